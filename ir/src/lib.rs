@@ -1,0 +1,27 @@
+//! The intermediate representation of hyenac: a dataflow graph of tensors.
+//!
+//! A [`Graph`] holds SSA values on a `petgraph` graph. A value has a [`Type`] (dtype and shape, dense
+//! and row-major) and a [`Binding`] time (known from the weights alone, or only with the input). Every
+//! [`Op`] stands in one table (`op.rs`), and `docs/ir.md` states its meaning. The only fused op is a
+//! [`Region`], whose body in elementary ops is its definition, so that a fused graph can always be
+//! evaluated and compared with the unfused one.
+//!
+//! Real arithmetic happens in f32: elementwise ops, reductions and convolutions widen narrower operands
+//! exactly and yield f32. Only `cast` narrows. Ops that move data keep the dtype.
+
+mod attribute;
+mod error;
+mod graph;
+mod infer;
+mod op;
+mod region;
+mod types;
+
+pub use attribute::{Attribute, AttributeValue};
+pub use error::IrError;
+pub use graph::{Graph, Node, Use, Value};
+pub use infer::{MAX_VALUE_BYTES, broadcast, infer};
+pub use op::{Op, Signature, TABLE};
+pub use petgraph::graph::NodeIndex;
+pub use region::Region;
+pub use types::{Binding, DType, Type};

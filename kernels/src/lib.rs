@@ -1,0 +1,11 @@
+//! Lowering: from a graph of regions to a [`Plan`] of CUDA C++ kernels.
+
+mod device;
+mod error;
+mod family;
+mod plan;
+
+pub use device::Device;
+pub use error::LowerError;
+pub use family::{Candidate, Family, Kernel, Lowered, Pointer, Refusal};
+pub use plan::{ALIGNMENT, Argument, Buffer, KernelSource, Launch, Place, Plan};
