@@ -1,9 +1,12 @@
 //! Lowering: from a graph of regions to a [`Plan`] of CUDA C++ kernels.
 
+mod cost;
 mod device;
 mod error;
 mod family;
+mod index;
 mod plan;
+mod scalar;
 
 pub use device::Device;
 pub use error::LowerError;

@@ -1,0 +1,80 @@
+// Shared by every kernel of a plan. Includes nothing, so that NVRTC needs no headers.
+
+typedef unsigned short half_bits;  // a binary16 as its bits
+typedef unsigned int uint32;
+typedef unsigned long long uint64;
+
+// ---- formats -------------------------------------------------------------------------------------
+
+__device__ __forceinline__ half_bits to_half(float x) {
+    half_bits h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
+    return h;
+}
+__device__ __forceinline__ float from_half(half_bits h) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
+    return x;
+}
+// Two binary16 in one register, `low` in the low half.
+__device__ __forceinline__ uint32 to_half2(float low, float high) {
+    uint32 pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+// The bits of x with the mantissa rounded to 10 bits, to nearest even; infinities and NaN stay.
+__device__ __forceinline__ float round_tf32(float x) {
+    uint32 bits = __float_as_uint(x);
+    uint32 rounded = bits + 0x0fffu + ((bits >> 13) & 1u);
+    bits = (bits & 0x7f800000u) == 0x7f800000u ? bits : rounded & 0xffffe000u;
+    return __uint_as_float(bits);
+}
+
+__device__ __forceinline__ float load_f32(const float* p) { return *p; }
+__device__ __forceinline__ float load_f16(const half_bits* p) { return from_half(*p); }
+__device__ __forceinline__ float2 load_c64(const float2* p) { return *p; }
+
+// ---- scalar functions ----------------------------------------------------------------------------
+
+// Sine to about one unit in the last place for every finite argument, without a stack frame: three-term
+// Cody-Waite reduction while the quotient is small, in double precision beyond.
+__device__ __forceinline__ float sine(float x) {
+    float k = rintf(x * 0.636619772367581343f);
+    float r = fmaf(k, -1.5707962513e+00f, x);
+    r = fmaf(k, -7.5497894159e-08f, r);
+    r = fmaf(k, -5.3903029534e-15f, r);
+    int quadrant = (int)k;
+    if (fabsf(x) > 32768.0f) {
+        double d = (double)x;
+        double q = rint(d * 0.63661977236758134308);
+        double s = fma(q, -1.57079632679489655800, d);
+        s = fma(q, -6.12323399573676603587e-17, s);
+        r = (float)s;
+        quadrant = (int)(long long)fmod(q, 4.0);
+    }
+    float z = r * r;
+    float sin_r = fmaf(fmaf(fmaf(fmaf(2.7525562e-06f, z, -1.9840874e-04f), z, 8.3333310e-03f), z, -1.6666667e-01f) * z, r, r);
+    float cos_r = fmaf(fmaf(fmaf(fmaf(2.4433157e-05f, z, -1.3887316e-03f), z, 4.1666646e-02f), z, -0.5f), z, 1.0f);
+    float value = (quadrant & 1) ? cos_r : sin_r;
+    return (quadrant & 2) ? -value : value;
+}
+
+// x / 2 (1 + tanh(y)) = x / (1 + exp(-2 y)), y = sqrt(2 / pi) (x + 0.044715 x^3).
+__device__ __forceinline__ float gelu_tanh(float x) {
+    float y = 0.7978845608028654f * fmaf(0.044715f * x * x, x, x);
+    return __fdividef(x, 1.0f + __expf(-2.0f * y));
+}
+
+// Column `column` of row `row` of the positional embedding over `positions` positions with `bands` bands.
+__device__ __forceinline__ float positional_embedding(uint32 row, uint32 column, uint32 positions, uint32 bands) {
+    if (column == 0) return positions > 1 ? __fdiv_rn((float)row, (float)(positions - 1)) : 0.0f;
+    uint32 band = column <= bands ? column - 1 : column - 1 - bands;
+    double frequency = bands > 1 ? 1e-4 + (double)band * ((double)(bands - 1) - 1e-4) / (double)(bands - 1) : 1e-4;
+    double turns = (double)row * (frequency / (double)positions);
+    float angle = 2.0f * (float)(turns - rint(turns));
+    return column <= bands ? cospif(angle) : -sinpif(angle);
+}
+
+__device__ __forceinline__ float2 complex_product(float2 a, float2 b) {
+    return make_float2(fmaf(a.x, b.x, -a.y * b.y), fmaf(a.x, b.y, a.y * b.x));
+}
