@@ -60,9 +60,10 @@ impl PartialEq for Graph {
     fn eq(&self, other: &Graph) -> bool {
         self.dag.node_count() == other.dag.node_count()
             && self.outputs == other.outputs
-            && self.nodes().zip(other.nodes()).all(|(a, b)| {
-                self.node(a) == other.node(b) && self.operands(a) == other.operands(b)
-            })
+            && self
+                .nodes()
+                .zip(other.nodes())
+                .all(|(a, b)| self.node(a) == other.node(b) && self.operands(a) == other.operands(b))
     }
 }
 
@@ -179,11 +180,8 @@ impl Graph {
 
     /// The nodes that use an output of `node`, in topological order, one entry for each use.
     pub fn users(&self, node: NodeIndex) -> Vec<(NodeIndex, Use)> {
-        let mut users: Vec<(NodeIndex, Use)> = self
-            .dag
-            .edges_directed(node, Direction::Outgoing)
-            .map(|edge| (edge.target(), *edge.weight()))
-            .collect();
+        let mut users: Vec<(NodeIndex, Use)> =
+            self.dag.edges_directed(node, Direction::Outgoing).map(|edge| (edge.target(), *edge.weight())).collect();
         users.sort_unstable_by_key(|(user, how)| (*user, how.operand));
         users
     }

@@ -65,7 +65,12 @@ fn shape_rule(op: &Op, operands: &[&Type]) -> Result<Vec<Type>, String> {
             one(Type::new(*dtype, shape.clone()))
         }
         Op::Parameter { dtype, shape, .. } => one(Type::new(*dtype, shape.clone())),
-        Op::Scalar { .. } => one(Type::f32([])),
+        Op::Scalar { value } => {
+            if !value.is_finite() {
+                return Err(format!("a scalar must be finite, found {value}"));
+            }
+            one(Type::f32([]))
+        }
         Op::PositionalEmbedding { positions, rows, width } => {
             if *width < 3 || width % 2 == 0 {
                 return Err(format!("width must be odd and at least 3, found {width}"));
@@ -121,9 +126,7 @@ fn shape_rule(op: &Op, operands: &[&Type]) -> Result<Vec<Type>, String> {
             let shape = broadcast(&a.shape, &b.shape).ok_or("the shapes do not broadcast")?;
             one(Type::f32(shape))
         }
-        Op::Neg {} | Op::Abs {} | Op::Exp {} | Op::Sin {} | Op::GeluTanh {} => {
-            one(Type::f32(real(0)?.shape.clone()))
-        }
+        Op::Neg {} | Op::Abs {} | Op::Exp {} | Op::Sin {} | Op::GeluTanh {} => one(Type::f32(real(0)?.shape.clone())),
         Op::LayerNorm { eps } => {
             let (x, weight, bias) = (real(0)?, real(1)?, real(2)?);
             let Some(&width) = x.shape.last() else { return Err("x needs an axis".to_owned()) };

@@ -10,6 +10,7 @@
 //! exactly and yield f32. Only `cast` narrows. Ops that move data keep the dtype.
 
 mod attribute;
+pub mod block;
 mod error;
 mod graph;
 mod infer;
@@ -18,6 +19,7 @@ mod region;
 mod types;
 
 pub use attribute::{Attribute, AttributeValue};
+pub use block::{BlockConfig, FilterLayout, Positions};
 pub use error::IrError;
 pub use graph::{Graph, Node, Use, Value};
 pub use infer::{MAX_VALUE_BYTES, broadcast, infer};

@@ -105,11 +105,7 @@ macro_rules! ops {
     };
 }
 
-fn take<T: AttributeValue>(
-    op: &'static str,
-    attribute: &'static str,
-    value: Option<&Attribute>,
-) -> Result<T, IrError> {
+fn take<T: AttributeValue>(op: &'static str, attribute: &'static str, value: Option<&Attribute>) -> Result<T, IrError> {
     value.and_then(T::from_attribute).ok_or_else(|| IrError::Attribute {
         op,
         attribute,
