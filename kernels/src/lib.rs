@@ -1,14 +1,22 @@
 //! Lowering: from a graph of regions to a [`Plan`] of CUDA C++ kernels.
 
+mod arena;
+mod chain;
 mod cost;
 mod device;
 mod error;
 mod family;
 mod index;
+mod lower;
+mod map;
 mod plan;
+mod registry;
 mod scalar;
+mod source;
 
 pub use device::Device;
 pub use error::LowerError;
 pub use family::{Candidate, Family, Kernel, Lowered, Pointer, Refusal};
+pub use lower::{MAX_LAUNCHES, Mode, lower};
 pub use plan::{ALIGNMENT, Argument, Buffer, KernelSource, Launch, Place, Plan};
+pub use registry::{families, lower_region, price};

@@ -27,6 +27,8 @@ pub enum Place {
     Arena(u64),
     /// Bytes computed once from frozen weights and kept as long as the executable.
     Frozen(u64),
+    /// Bytes of the arena that only the set-up launches use.
+    SetupArena(u64),
 }
 
 /// A buffer that launches read or write.

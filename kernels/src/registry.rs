@@ -1,0 +1,76 @@
+//! The families, and the choice among them for one region.
+
+use hyenac_ir::Region;
+
+use crate::device::Device;
+use crate::error::LowerError;
+use crate::family::{Candidate, Family, Lowered, Refusal};
+
+/// Every kernel family. Order breaks ties between equal prices.
+pub fn families() -> &'static [&'static dyn Family] {
+    &[&crate::map::Map, &crate::chain::ChainFamily]
+}
+
+/// The cheapest candidate for a region over all families.
+///
+/// # Errors
+/// When no family accepts it: the refusal of the family that came closest, and whether any of them could
+/// accept a larger region.
+pub fn price(region: &Region, device: &Device) -> Result<Candidate, Refusal> {
+    let mut best: Option<Candidate> = None;
+    let mut refusals = Vec::new();
+    for family in families() {
+        match family.candidates(region, device) {
+            Ok(candidates) => {
+                for candidate in candidates {
+                    if best.as_ref().is_none_or(|best| candidate.time_us < best.time_us) {
+                        best = Some(candidate);
+                    }
+                }
+            }
+            Err(refusal) => refusals.push((family.name(), refusal)),
+        }
+    }
+    best.ok_or_else(|| {
+        let larger = refusals.iter().any(|(_, refusal)| refusal.larger);
+        let why: Vec<String> =
+            refusals.iter().map(|(name, refusal)| format!("{name}: {} {}", refusal.op, refusal.why)).collect();
+        Refusal { op: region.describe(), why: why.join("; "), larger }
+    })
+}
+
+/// The kernels of a scheduled region; an unscheduled one is priced first.
+///
+/// # Errors
+/// When no family accepts the region or the schedule is not one of its family's.
+pub fn lower_region(region: &Region, device: &Device) -> Result<(Candidate, Lowered), LowerError> {
+    let refused = |refusal: Refusal| LowerError::Refused { region: region.describe(), why: refusal.why };
+    let unsuitable = |family: &str, why: &str| LowerError::Schedule {
+        family: family.to_owned(),
+        schedule: region.schedule.clone(),
+        why: why.to_owned(),
+    };
+    let candidate = if region.schedule.is_empty() {
+        price(region, device).map_err(refused)?
+    } else {
+        let schedule: serde_json::Value =
+            serde_json::from_str(&region.schedule).map_err(|error| unsuitable("unknown", &error.to_string()))?;
+        let name = schedule.get("family").and_then(serde_json::Value::as_str).unwrap_or_default();
+        let family = families()
+            .iter()
+            .find(|family| family.name() == name)
+            .ok_or_else(|| unsuitable(name, "there is no such family"))?;
+        family
+            .candidates(region, device)
+            .map_err(refused)?
+            .into_iter()
+            .find(|candidate| candidate.schedule == region.schedule)
+            .ok_or_else(|| unsuitable(name, "the family does not offer it for this region"))?
+    };
+    let family = families()
+        .iter()
+        .find(|family| family.name() == candidate.family)
+        .ok_or_else(|| unsuitable(candidate.family, "there is no such family"))?;
+    let lowered = family.lower(region, &candidate.schedule, device)?;
+    Ok((candidate, lowered))
+}
