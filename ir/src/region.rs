@@ -25,23 +25,24 @@ impl Region {
         &self.body
     }
 
-    /// The ops of the body in one line, for people: `layer_norm, linear, add x2`.
+    /// The ops of the body in one line, in order of first use: `layer_norm, linear x2, add x2`.
+    /// Parameters and scalars are left out.
     pub fn describe(&self) -> String {
-        let mut words: Vec<(&str, usize)> = Vec::new();
+        let mut counts: Vec<(&str, usize)> = Vec::new();
         for node in self.body.nodes() {
             let op = &self.body.node(node).op;
             if matches!(op, Op::Parameter { .. } | Op::Scalar { .. }) {
                 continue;
             }
-            match words.last_mut() {
-                Some((word, count)) if *word == op.mnemonic() => *count += 1,
-                _ => words.push((op.mnemonic(), 1)),
+            match counts.iter_mut().find(|(mnemonic, _)| *mnemonic == op.mnemonic()) {
+                Some((_, count)) => *count += 1,
+                None => counts.push((op.mnemonic(), 1)),
             }
         }
-        let words: Vec<String> = words
-            .into_iter()
-            .map(|(word, count)| if count > 1 { format!("{word} x{count}") } else { word.to_owned() })
-            .collect();
-        words.join(", ")
+        let words = counts.into_iter().map(|(mnemonic, count)| match count {
+            1 => mnemonic.to_owned(),
+            _ => format!("{mnemonic} x{count}"),
+        });
+        words.collect::<Vec<_>>().join(", ")
     }
 }
