@@ -102,16 +102,27 @@ impl Graph {
         }
         let types: Vec<&Type> = operands.iter().map(|&operand| self.ty(operand)).collect();
         let types = infer(&op, &types)?;
-        let binding = match &op {
-            Op::Input { .. } => Binding::Input,
-            Op::Parameter { binding, .. } => *binding,
-            _ => operands.iter().map(|o| self.node(o.node).binding).max().unwrap_or(Binding::Weights),
-        };
+        let binding = self.derive_binding(&op, operands);
         let node = self.dag.add_node(Node { op, types, binding });
         for (position, operand) in operands.iter().enumerate() {
             self.dag.add_edge(operand.node, node, Use { operand: position as u32, output: operand.output });
         }
         Ok(node)
+    }
+
+    /// When the results of an op on these operands are known: with the latest of them.
+    pub(crate) fn derive_binding(&self, op: &Op, operands: &[Value]) -> Binding {
+        match op {
+            Op::Input { .. } => Binding::Input,
+            Op::Parameter { binding, .. } => *binding,
+            _ => operands.iter().map(|&operand| self.binding(operand)).max().unwrap_or(Binding::Weights),
+        }
+    }
+
+    /// The underlying graph, for tests of the verifier to break.
+    #[cfg(test)]
+    pub(crate) fn dag_mut(&mut self) -> &mut DiGraph<Node, Use> {
+        &mut self.dag
     }
 
     /// Appends a value to the outputs of the graph.

@@ -18,6 +18,7 @@ pub mod interpret;
 mod op;
 mod region;
 mod types;
+mod verify;
 
 pub use attribute::{Attribute, AttributeValue};
 pub use block::{BlockConfig, FilterLayout, Positions};
