@@ -13,6 +13,8 @@ mod plan;
 mod registry;
 mod scalar;
 mod source;
+#[cfg(test)]
+mod testing;
 
 pub use device::Device;
 pub use error::LowerError;

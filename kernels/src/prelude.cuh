@@ -65,14 +65,17 @@ __device__ __forceinline__ float gelu_tanh(float x) {
     return __fdividef(x, 1.0f + __expf(-2.0f * y));
 }
 
-// Column `column` of row `row` of the positional embedding over `positions` positions with `bands` bands.
-__device__ __forceinline__ float positional_embedding(uint32 row, uint32 column, uint32 positions, uint32 bands) {
-    if (column == 0) return positions > 1 ? __fdiv_rn((float)row, (float)(positions - 1)) : 0.0f;
-    uint32 band = column <= bands ? column - 1 : column - 1 - bands;
-    double frequency = bands > 1 ? 1e-4 + (double)band * ((double)(bands - 1) - 1e-4) / (double)(bands - 1) : 1e-4;
-    double turns = (double)row * (frequency / (double)positions);
+// Column `column` of row `row` of the positional embedding. Divisions are by constants, folded by the compiler;
+// angles are reduced in double, since the filter network amplifies their error.
+template <uint32 POSITIONS, uint32 BANDS>
+__device__ __forceinline__ float positional_embedding(uint32 row, uint32 column) {
+    constexpr double spacing = POSITIONS > 1 ? 1.0 / (double)(POSITIONS > 1 ? POSITIONS - 1 : 1) : 0.0;
+    constexpr double step = BANDS > 1 ? ((double)(BANDS - 1) - 1e-4) / (double)(BANDS > 1 ? BANDS - 1 : 1) : 0.0;
+    if (column == 0) return (float)((double)row * spacing);
+    uint32 band = column <= BANDS ? column - 1 : column - 1 - BANDS;
+    double turns = (double)row * ((1e-4 + (double)band * step) * (1.0 / (double)POSITIONS));
     float angle = 2.0f * (float)(turns - rint(turns));
-    return column <= bands ? cospif(angle) : -sinpif(angle);
+    return column <= BANDS ? cospif(angle) : -sinpif(angle);
 }
 
 __device__ __forceinline__ float2 complex_product(float2 a, float2 b) {

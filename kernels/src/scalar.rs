@@ -154,10 +154,10 @@ impl<'a> Emitter<'a> {
             }
             Op::Scalar { value } => Ok(literal(value)),
             Op::PositionalEmbedding { positions, width, .. } => Ok(format!(
-                "positional_embedding({}, {}, {positions}u, {}u)",
+                "positional_embedding<{positions}u, {}u>({}, {})",
+                (width - 1) / 2,
                 index[0],
-                index[1],
-                (width - 1) / 2
+                index[1]
             )),
             Op::Cast { dtype } => match (dtype, self.body.ty(operands[0]).dtype) {
                 (to, from) if to == from => self.element(operands[0], index),

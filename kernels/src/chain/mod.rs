@@ -8,6 +8,8 @@
 //! Work: `2 rows sum(inner * columns)` flops; bytes: weights once, the result once.
 
 mod recognise;
+#[cfg(test)]
+mod tests;
 
 use std::fmt::Write;
 
