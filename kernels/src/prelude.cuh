@@ -50,7 +50,7 @@ __device__ __forceinline__ float sine(float x) {
         double s = fma(q, -1.57079632679489655800, d);
         s = fma(q, -6.12323399573676603587e-17, s);
         r = (float)s;
-        quadrant = (int)(long long)fmod(q, 4.0);
+        quadrant = (int)(q - 4.0 * floor(0.25 * q));
     }
     float z = r * r;
     float sin_r = fmaf(fmaf(fmaf(fmaf(2.7525562e-06f, z, -1.9840874e-04f), z, 8.3333310e-03f), z, -1.6666667e-01f) * z, r, r);
