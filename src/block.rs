@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use hyenac_ir::BlockConfig;
+use hyenac_ir::block::INPUT_NAME;
+use hyenac_ir::{BlockConfig, Real, Rounding, Tensor, evaluate};
 
 use crate::check::{NotFinite, first_not_finite};
 use crate::error::Error;
+use crate::runtime::cpu::{peak_bytes, require_memory};
 
 /// A configuration and its weights. Every weight is there and has the number of elements of its shape.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,6 +53,46 @@ impl HyenaBlock {
     /// The weights by name.
     pub fn weights(&self) -> &BTreeMap<String, Vec<f32>> {
         &self.weights
+    }
+
+    /// Weights and an input by name, as the interpreter takes them.
+    ///
+    /// # Errors
+    /// When the input has another size.
+    pub fn tensors<T: Real>(
+        &self,
+        hidden_states: &[f32],
+        batch: usize,
+        seq_len: usize,
+    ) -> Result<BTreeMap<String, Tensor<T>>, Error> {
+        let convert = |values: &[f32]| values.iter().map(|&value| T::from_double(f64::from(value))).collect();
+        let shape = vec![batch, seq_len, self.config.d_model];
+        let elements = shape.iter().try_fold(1usize, |product, &extent| product.checked_mul(extent));
+        if elements != Some(hidden_states.len()) {
+            return Err(Error::Tensor {
+                name: INPUT_NAME.to_owned(),
+                expected: format!("F32 {shape:?}"),
+                found: format!("{} elements", hidden_states.len()),
+            });
+        }
+        let mut tensors = BTreeMap::from([(INPUT_NAME.to_owned(), Tensor { shape, data: convert(hidden_states) })]);
+        for (name, shape) in self.config.weights() {
+            let values = self.weights.get(name).map(Vec::as_slice).unwrap_or_default();
+            tensors.insert(name.to_owned(), Tensor { shape, data: convert(values) });
+        }
+        Ok(tensors)
+    }
+
+    /// The output in float64, by the interpreter on the reference graph: what every result is compared with.
+    ///
+    /// # Errors
+    /// When the input has another size, the block has no meaning at this length, or memory does not suffice.
+    pub fn reference(&self, hidden_states: &[f32], batch: usize, seq_len: usize) -> Result<Vec<f64>, Error> {
+        let graph = self.config.reference_graph(batch, seq_len).map_err(Error::Config)?;
+        require_memory("the float64 reference", peak_bytes(&graph).saturating_mul(2))?;
+        let tensors = self.tensors(hidden_states, batch, seq_len)?;
+        let mut outputs = evaluate::<f64>(&graph, &tensors, Rounding::Exact).map_err(Error::Run)?;
+        Ok(outputs.pop().map(|output| output.data).unwrap_or_default())
     }
 
     /// Every weight with an element that is NaN or infinite, and its first such element.

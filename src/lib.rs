@@ -5,8 +5,10 @@ pub mod check;
 mod error;
 pub mod files;
 pub mod inputs;
+pub mod runtime;
 pub mod target;
 
 pub use block::HyenaBlock;
+pub use hyenac_kernels::Mode;
 pub use error::{Error, Stage};
 pub use hyenac_ir::{BlockConfig, FilterLayout, Positions};

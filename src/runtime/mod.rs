@@ -1,0 +1,3 @@
+//! Running compiled blocks.
+
+pub mod cpu;
