@@ -45,10 +45,8 @@ pub fn place(launches: &[Launch], tenants: &[Tenant]) -> Placement {
     let dead_before = |a: &Tenant, b: &Tenant| {
         b.launches.first().is_some_and(|&defined| a.launches.iter().all(|&user| before[defined][user]))
     };
-    let conflicts: Vec<Vec<bool>> = tenants
-        .iter()
-        .map(|a| tenants.iter().map(|b| !dead_before(a, b) && !dead_before(b, a)).collect())
-        .collect();
+    let conflicts: Vec<Vec<bool>> =
+        tenants.iter().map(|a| tenants.iter().map(|b| !dead_before(a, b) && !dead_before(b, a)).collect()).collect();
     let aligned: Vec<u64> = tenants.iter().map(|tenant| tenant.bytes.next_multiple_of(ALIGNMENT)).collect();
 
     let mut by_size: Vec<usize> = (0..tenants.len()).collect();

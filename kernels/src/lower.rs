@@ -235,3 +235,91 @@ impl Builder<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use hyenac_ir::{Binding, DType, Region};
+
+    use super::*;
+
+    fn elementwise(op: Op, shapes: &[&[usize]], binding: Binding) -> Region {
+        let mut body = Graph::new();
+        let operands: Vec<Value> = shapes
+            .iter()
+            .enumerate()
+            .map(|(index, shape)| {
+                let op = Op::Parameter { index, dtype: DType::F32, shape: shape.to_vec(), binding };
+                body.add(op, &[]).unwrap()
+            })
+            .collect();
+        let output = body.add(op, &operands).unwrap();
+        body.add_output(output);
+        Region::new(body)
+    }
+
+    /// y = (x + |w|) + sin(x + |w|)
+    fn graph() -> Graph {
+        let mut graph = Graph::new();
+        let x = graph.add(Op::Input { name: "x".into(), dtype: DType::F32, shape: vec![4, 8] }, &[]).unwrap();
+        let w = graph.add(Op::Weight { name: "w".into(), dtype: DType::F32, shape: vec![8] }, &[]).unwrap();
+        let rate = graph.add_region(elementwise(Op::Abs {}, &[&[8]], Binding::Weights), &[w]).unwrap();
+        let sum =
+            graph.add_region(elementwise(Op::Add {}, &[&[4, 8], &[8]], Binding::Input), &[x, Value::of(rate)]).unwrap();
+        let sine = graph.add_region(elementwise(Op::Sin {}, &[&[4, 8]], Binding::Input), &[Value::of(sum)]).unwrap();
+        let y = graph
+            .add_region(
+                elementwise(Op::Add {}, &[&[4, 8], &[4, 8]], Binding::Input),
+                &[Value::of(sum), Value::of(sine)],
+            )
+            .unwrap();
+        graph.add_output(Value::of(y));
+        graph
+    }
+
+    #[test]
+    fn live_weights_are_computed_with_every_call() {
+        let plan = lower(&graph(), &Device::h200(), Mode::Live).unwrap();
+        assert_eq!((plan.setup.len(), plan.launches.len()), (0, 4));
+        let after: Vec<&[usize]> = plan.launches.iter().map(|launch| &launch.after[..]).collect();
+        assert_eq!(after, [&[][..], &[0], &[1], &[1, 2]]);
+    }
+
+    #[test]
+    fn frozen_weights_move_what_depends_on_them_alone_to_the_setup() {
+        let plan = lower(&graph(), &Device::h200(), Mode::Frozen).unwrap();
+        assert_eq!((plan.setup.len(), plan.launches.len()), (1, 3));
+        let written = plan.setup[0].arguments.iter().find(|argument| argument.writes).unwrap().buffer;
+        assert_eq!(plan.buffers[written].place, Place::Frozen(0));
+        assert!(plan.launches[0].after.is_empty());
+    }
+
+    #[test]
+    fn the_result_goes_to_the_callers_memory_and_the_rest_to_the_arena() {
+        let plan = lower(&graph(), &Device::h200(), Mode::Live).unwrap();
+        let places: Vec<&Place> =
+            plan.launches.iter().map(|l| &plan.buffers[l.arguments.last().unwrap().buffer].place).collect();
+        assert_eq!(*places[3], Place::Output(0));
+        assert!(places[..3].iter().all(|place| matches!(place, Place::Arena(_))));
+        assert_eq!(plan.arena_bytes, plan.largest_live_bytes);
+    }
+
+    #[test]
+    fn equal_kernels_are_emitted_once() {
+        let mut graph = Graph::new();
+        let x = graph.add(Op::Input { name: "x".into(), dtype: DType::F32, shape: vec![8] }, &[]).unwrap();
+        let first = graph.add_region(elementwise(Op::Sin {}, &[&[8]], Binding::Input), &[x]).unwrap();
+        let second = graph.add_region(elementwise(Op::Sin {}, &[&[8]], Binding::Input), &[Value::of(first)]).unwrap();
+        graph.add_output(Value::of(second));
+        let plan = lower(&graph, &Device::h200(), Mode::Live).unwrap();
+        assert_eq!((plan.kernels.len(), plan.launches.len()), (1, 2));
+    }
+
+    #[test]
+    fn elementary_ops_outside_regions_are_refused() {
+        let mut graph = Graph::new();
+        let x = graph.add(Op::Input { name: "x".into(), dtype: DType::F32, shape: vec![8] }, &[]).unwrap();
+        let y = graph.add(Op::Sin {}, &[x]).unwrap();
+        graph.add_output(y);
+        assert!(matches!(lower(&graph, &Device::h200(), Mode::Live), Err(LowerError::Ir(_))));
+    }
+}

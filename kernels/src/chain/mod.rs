@@ -138,9 +138,8 @@ impl Family for ChainFamily {
                     / efficiency;
                 let staging = 4.0 * products as f64 / device.l2_bandwidth_per_multiprocessor;
                 let stagings = if resident { 1.0 } else { rounds };
-                let time_us = device.launch_us
-                    + 1.0
-                    + (rounds * tile_us + stagings * staging).max(memory_us(bytes, device));
+                let time_us =
+                    device.launch_us + 1.0 + (rounds * tile_us + stagings * staging).max(memory_us(bytes, device));
                 let schedule = Schedule { family: NAME.to_owned(), rows, resident };
                 candidates.push(Candidate {
                     family: NAME,
@@ -167,11 +166,8 @@ impl Family for ChainFamily {
     }
 
     fn lower(&self, region: &Region, schedule: &str, device: &Device) -> Result<Lowered, LowerError> {
-        let unsuitable = |why: String| LowerError::Schedule {
-            family: NAME.to_owned(),
-            schedule: schedule.to_owned(),
-            why,
-        };
+        let unsuitable =
+            |why: String| LowerError::Schedule { family: NAME.to_owned(), schedule: schedule.to_owned(), why };
         let parsed: Schedule = serde_json::from_str(schedule).map_err(|error| unsuitable(error.to_string()))?;
         let chain = Chain::of(region).map_err(|refusal| unsuitable(refusal.why))?;
         let layout = layout(&chain, parsed.rows, parsed.resident);
@@ -364,12 +360,8 @@ fn emit_piece(
         }
         Some(next) => {
             let column = Index::variable("n", layer.columns);
-            let reader = Accumulator {
-                layer: Value::of(layer.node),
-                row,
-                column: &column,
-                expression: "sum[i][j]".to_owned(),
-            };
+            let reader =
+                Accumulator { layer: Value::of(layer.node), row, column: &column, expression: "sum[i][j]".to_owned() };
             let _ = writeln!(
                 code,
                 "                    float value = 0.0f;\n                    if (row < {}u && n < {}u) {{",

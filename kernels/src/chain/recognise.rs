@@ -86,9 +86,10 @@ impl Chain {
         let mut forward: Vec<Option<Vec<Index>>> = vec![None; body.len()];
         forward[last.index()] = Some(vec![row.clone(), column.clone()]);
         for node in body.nodes().filter(|node| node.index() > last.index()) {
-            let source = body.operands(node).into_iter().find_map(|operand| {
-                forward[operand.node.index()].clone().map(|index| (operand, index))
-            });
+            let source = body
+                .operands(node)
+                .into_iter()
+                .find_map(|operand| forward[operand.node.index()].clone().map(|index| (operand, index)));
             let Some((operand, index)) = source else { continue };
             let shape = &body.node(node).types[0].shape;
             forward[node.index()] = Some(match &body.node(node).op {
@@ -134,7 +135,11 @@ fn check_after(body: &Graph, layer: Layer, output: Value) -> Result<(), Refusal>
             !is_elementwise(op) || body.ty(*operand).shape == body.node(node).types[0].shape
         });
         if !fits || !moved || body.node(node).types[0].elements() != elements {
-            return Err(refusal(op.mnemonic(), "after a chain only elementwise ops and views of all elements fit", false));
+            return Err(refusal(
+                op.mnemonic(),
+                "after a chain only elementwise ops and views of all elements fit",
+                false,
+            ));
         }
     }
     Ok(())

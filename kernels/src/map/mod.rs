@@ -69,11 +69,8 @@ impl Family for Map {
 
     fn lower(&self, region: &Region, schedule: &str, _: &Device) -> Result<Lowered, LowerError> {
         let body = region.body();
-        let unsuitable = |why: String| LowerError::Schedule {
-            family: NAME.to_owned(),
-            schedule: schedule.to_owned(),
-            why,
-        };
+        let unsuitable =
+            |why: String| LowerError::Schedule { family: NAME.to_owned(), schedule: schedule.to_owned(), why };
         let parsed: Schedule = serde_json::from_str(schedule).map_err(|error| unsuitable(error.to_string()))?;
         if parsed.family != NAME {
             return Err(unsuitable("belongs to another family".to_owned()));
