@@ -41,6 +41,16 @@ impl Index {
         self.bound
     }
 
+    /// A value that the index never goes below.
+    pub fn minimum(&self) -> u64 {
+        match &self.form {
+            Form::Constant(value) => *value,
+            Form::Sum(a, b) => a.minimum() + b.minimum(),
+            Form::Product(a, factor) => a.minimum() * factor,
+            _ => 0,
+        }
+    }
+
     /// The value, if it is a constant.
     pub fn as_constant(&self) -> Option<u64> {
         match self.form {
@@ -77,6 +87,15 @@ impl Index {
         match &self.form {
             _ if amount == 0 => self.clone(),
             Form::Constant(value) => Index::constant(value.saturating_sub(amount)),
+            // (x + c) - amount
+            Form::Sum(x, other) if other.as_constant().is_some() => {
+                let constant = other.as_constant().unwrap_or_default();
+                if constant >= amount {
+                    x.plus(&Index::constant(constant - amount))
+                } else {
+                    x.minus(amount - constant)
+                }
+            }
             _ => Index {
                 bound: self.bound.saturating_sub(amount).max(1),
                 form: Form::Difference(Box::new(self.clone()), amount),

@@ -7,6 +7,7 @@ mod device;
 mod error;
 mod family;
 mod index;
+mod layer_norm;
 mod lower;
 mod map;
 mod plan;
@@ -15,6 +16,7 @@ mod scalar;
 mod source;
 #[cfg(test)]
 mod testing;
+mod vector;
 
 pub use device::Device;
 pub use error::LowerError;

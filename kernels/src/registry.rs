@@ -8,7 +8,7 @@ use crate::family::{Candidate, Family, Lowered, Refusal};
 
 /// Every kernel family. Order breaks ties between equal prices.
 pub fn families() -> &'static [&'static dyn Family] {
-    &[&crate::map::Map, &crate::chain::ChainFamily]
+    &[&crate::map::Map, &crate::chain::ChainFamily, &crate::layer_norm::LayerNorm]
 }
 
 /// The cheapest candidate for a region over all families.

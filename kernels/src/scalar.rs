@@ -153,12 +153,9 @@ impl<'a> Emitter<'a> {
                 Ok(format!("{load}(p{position} + {flat})"))
             }
             Op::Scalar { value } => Ok(literal(value)),
-            Op::PositionalEmbedding { positions, width, .. } => Ok(format!(
-                "positional_embedding<{positions}u, {}u>({}, {})",
-                (width - 1) / 2,
-                index[0],
-                index[1]
-            )),
+            Op::PositionalEmbedding { positions, width, .. } => {
+                Ok(format!("positional_embedding<{positions}u, {}u>({}, {})", (width - 1) / 2, index[0], index[1]))
+            }
             Op::Cast { dtype } => match (dtype, self.body.ty(operands[0]).dtype) {
                 (to, from) if to == from => self.element(operands[0], index),
                 (DType::F16, _) => {
@@ -226,13 +223,11 @@ impl<'a> Emitter<'a> {
                 let (channel, time) = (&index[1], &index[2]);
                 let mut sum = String::new();
                 for tap in 0..taps {
-                    let weight = self.element(
-                        operands[1],
-                        &[channel.clone(), Index::constant(0), Index::constant(tap as u64)],
-                    )?;
+                    let weight =
+                        self.element(operands[1], &[channel.clone(), Index::constant(0), Index::constant(tap as u64)])?;
                     let back = (taps - 1 - tap) as u64;
                     let source = [index[0].clone(), channel.clone(), time.minus(back)];
-                    let x = if back == 0 {
+                    let x = if time.minimum() >= back {
                         self.element(operands[0], &source)?
                     } else {
                         self.guarded(&format!("{time} >= {back}u"), operands[0], &source)?
@@ -248,11 +243,9 @@ impl<'a> Emitter<'a> {
             | Op::Irfft { .. }
             | Op::Input { .. }
             | Op::Weight { .. }
-            | Op::Region(_) => Err(Refusal {
-                op: op.mnemonic().to_owned(),
-                why: "has no scalar form".to_owned(),
-                larger: false,
-            }),
+            | Op::Region(_) => {
+                Err(Refusal { op: op.mnemonic().to_owned(), why: "has no scalar form".to_owned(), larger: false })
+            }
         }
     }
 
