@@ -17,6 +17,7 @@ mod infer;
 pub mod interpret;
 mod op;
 mod region;
+mod text;
 mod types;
 mod verify;
 
@@ -29,4 +30,5 @@ pub use interpret::{Real, Rounding, Tensor, evaluate, evaluate_body, evaluate_op
 pub use op::{Op, Signature, TABLE};
 pub use petgraph::graph::NodeIndex;
 pub use region::Region;
+pub use text::{ParseError, ParseProblem, parse};
 pub use types::{Binding, DType, Type};
