@@ -11,6 +11,7 @@
 
 mod attribute;
 pub mod block;
+mod dot;
 mod error;
 mod graph;
 mod infer;
