@@ -4,9 +4,11 @@ use std::fmt;
 
 use hyenac_ir::IrError;
 use hyenac_kernels::LowerError;
+use hyenac_passes::{PassError, RuleError};
 use miette::Diagnostic;
 
 use crate::files::FileError;
+use crate::runtime::cuda::CudaError;
 
 /// A stage of compilation, after which the result is verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +73,16 @@ pub enum Error {
         found: String,
     },
 
+    /// A file of rules does not load.
+    #[error(transparent)]
+    #[diagnostic(code(hyenac::rules), help("docs/rules.md describes the rule language"))]
+    Rules(#[from] RuleError),
+
+    /// The graph cannot be rewritten.
+    #[error(transparent)]
+    #[diagnostic(code(hyenac::rewrite))]
+    Rewrite(#[from] PassError),
+
     /// A stage broke the rules of the IR.
     #[error("the graph is invalid after {stage}: {source}")]
     #[diagnostic(code(hyenac::verify), help("this is a bug of hyenac, or of a rule given with --rules"))]
@@ -100,6 +112,11 @@ pub enum Error {
         available: u64,
     },
 
+    /// The CUDA runtime: no device, no compiler, or a failure of one of them.
+    #[error(transparent)]
+    #[diagnostic(code(hyenac::cuda))]
+    Cuda(#[from] CudaError),
+
     /// An op failed while it was evaluated on the CPU.
     #[error("evaluation: {0}")]
     #[diagnostic(code(hyenac::run))]
@@ -121,8 +138,25 @@ impl Error {
             | Error::Usage { .. }
             | Error::UnknownTarget { .. }
             | Error::Tensor { .. }
+            | Error::Rules(_)
+            | Error::Rewrite(_)
             | Error::Lower(_)
             | Error::Memory { .. } => 2,
+            Error::Cuda(error) => match error {
+                CudaError::UnknownArch { .. }
+                | CudaError::OutOfMemory { .. }
+                | CudaError::OverBudget { .. }
+                | CudaError::ArenaRange { .. }
+                | CudaError::MissingWeight { .. }
+                | CudaError::FrozenWeights
+                | CudaError::TensorCount { .. }
+                | CudaError::TensorSize { .. }
+                | CudaError::Misaligned { .. }
+                | CudaError::Overlap { .. } => 2,
+                CudaError::GraphMismatch(_) => 1,
+                // Missing, unsuitable or failing: there is no device that can be used.
+                _ => 3,
+            },
         }
     }
 }

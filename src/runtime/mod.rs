@@ -1,3 +1,4 @@
 //! Running compiled blocks.
 
 pub mod cpu;
+pub mod cuda;
