@@ -101,11 +101,11 @@ impl BlockConfig {
     /// [`IrError::Config`] names the first field outside its limits, and the limits.
     pub fn validate(&self) -> Result<(), IrError> {
         let refuse = |field, value: String, why: String| Err(IrError::Config { field, value, why });
-        if self.d_model % D_MODEL_STEP != 0 || !(D_MODEL_STEP..=MAX_D_MODEL).contains(&self.d_model) {
+        if !self.d_model.is_multiple_of(D_MODEL_STEP) || !(D_MODEL_STEP..=MAX_D_MODEL).contains(&self.d_model) {
             let why = format!("must be a multiple of {D_MODEL_STEP} from {D_MODEL_STEP} to {MAX_D_MODEL}");
             return refuse("d_model", self.d_model.to_string(), why);
         }
-        if self.emb_dim < MIN_EMB_DIM || self.emb_dim % 2 == 0 {
+        if self.emb_dim < MIN_EMB_DIM || self.emb_dim.is_multiple_of(2) {
             return refuse("emb_dim", self.emb_dim.to_string(), format!("must be odd and at least {MIN_EMB_DIM}"));
         }
         if !(MIN_SHORT_FILTER..=MAX_SHORT_FILTER).contains(&self.short_filter) {

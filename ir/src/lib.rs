@@ -8,6 +8,23 @@
 //!
 //! Real arithmetic happens in f32: elementwise ops, reductions and convolutions widen narrower operands
 //! exactly and yield f32. Only `cast` narrows. Ops that move data keep the dtype.
+//!
+//! ```
+//! use hyenac_ir::{Rounding, Tensor, evaluate, parse};
+//!
+//! let graph = parse(
+//!     r#"graph {
+//!       %x = input "x" : f32[2]
+//!       %half = scalar {value = 0.5}
+//!       %y = mul %x, %half
+//!       return %y
+//!     }"#,
+//! )?;
+//! let x = Tensor::new([2], vec![1.0, 3.0])?;
+//! let y = evaluate::<f64>(&graph, &[("x".to_owned(), x)].into(), Rounding::Exact)?;
+//! assert_eq!(y[0].data, [0.5, 1.5]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod attribute;
 pub mod block;

@@ -60,7 +60,8 @@ fn at(x: &Tensor<f64>, index: &[usize]) -> f64 {
 #[test]
 fn elementwise_ops() {
     let x = random(&[3, 40000], 1);
-    let unary: [(Op, fn(f64) -> f64); 5] = [
+    type Scalar = fn(f64) -> f64;
+    let unary: [(Op, Scalar); 5] = [
         (Op::Neg {}, |x| -x),
         (Op::Abs {}, f64::abs),
         (Op::Exp {}, f64::exp),

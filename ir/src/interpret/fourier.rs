@@ -118,7 +118,7 @@ mod tests {
     fn sizes_are_even_smooth_and_the_smallest() {
         let smooth = |mut n: usize| {
             for factor in [2, 3, 5] {
-                while n % factor == 0 {
+                while n.is_multiple_of(factor) {
                     n /= factor;
                 }
             }
