@@ -1,8 +1,8 @@
 //! The CPU as a target.
 //!
 //! The backend evaluates a region op by op in f32, so that what a region saves is bookkeeping and the
-//! lifetime of its intermediate values, not their traffic; prices say so. A cast to a narrower format
-//! costs a pass over its operand and buys nothing, so `mixed` chooses f32 here of its own accord.
+//! lifetime of its intermediate values, not their traffic; prices say so. Narrower formats cost a pass and a
+//! rounding and buy nothing, so they are refused, and `mixed` comes to mean f32 here.
 
 use hyenac_ir::{DType, Graph, NodeIndex, Op, Region, Type};
 use hyenac_passes::{Basis, Offer, Refusal, Target};
@@ -56,6 +56,13 @@ impl Target for CpuTarget {
                     });
                 }
                 _ => {}
+            }
+            if let Some(ty) = body.node(node).types.iter().find(|ty| !matches!(ty.dtype, DType::F32 | DType::C64)) {
+                return Err(Refusal {
+                    op: op.mnemonic().to_owned(),
+                    why: format!("gives {ty}, but the processor computes in f32 alone"),
+                    larger: false,
+                });
             }
             if is_heavy(op) {
                 if let Some(first) = heavy {
@@ -117,8 +124,6 @@ fn arithmetic_us_of(body: &Graph, node: NodeIndex) -> f64 {
         Op::Irfft { size, length } => transform_flops(results / *length as f64, *size) / FFT_RATE,
         Op::SpectrumMul {} => 6.0 * results / SUM_RATE,
         Op::Exp {} | Op::Sin {} | Op::GeluTanh {} | Op::PositionalEmbedding { .. } => results / SPECIAL_RATE,
-        // Rounding to a format that the processor has no arithmetic for.
-        Op::Cast { dtype } if *dtype != DType::F32 => results / SPECIAL_RATE,
         Op::LayerNorm { .. } => 8.0 * results / SUM_RATE,
         _ => results / SUM_RATE,
     }
@@ -197,18 +202,13 @@ mod tests {
     }
 
     #[test]
-    fn narrowing_never_pays() {
-        let build = |narrow: bool| {
-            let mut body = Graph::new();
-            let mut x = parameter(&mut body, 0, &[1, 64, 256]);
-            let w = parameter(&mut body, 1, &[256, 256]);
-            if narrow {
-                x = body.add(Op::Cast { dtype: DType::F16 }, &[x]).unwrap();
-            }
-            let y = body.add(Op::Linear {}, &[x, w]).unwrap();
-            body.add_output(y);
-            CpuTarget.price(&Region::new(body)).unwrap().time_us
-        };
-        assert!(build(false) < build(true));
+    fn narrower_formats_are_refused() {
+        let mut body = Graph::new();
+        let x = parameter(&mut body, 0, &[4, 8]);
+        let narrow = body.add(Op::Cast { dtype: DType::F16 }, &[x]).unwrap();
+        let y = body.add(Op::Neg {}, &[narrow]).unwrap();
+        body.add_output(y);
+        let refusal = CpuTarget.price(&Region::new(body)).unwrap_err();
+        assert!(refusal.op == "cast" && refusal.why.contains("f16[4, 8]"), "{refusal:?}");
     }
 }
