@@ -6,6 +6,7 @@ mod cost;
 mod device;
 mod error;
 mod family;
+mod fft;
 mod index;
 mod layer_norm;
 mod lower;
