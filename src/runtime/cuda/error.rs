@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use cudarc::driver::DriverError;
+use cudarc::driver::sys::CUresult;
 
 use super::read_back::GraphMismatch;
 
@@ -50,7 +51,7 @@ impl<T> During<T> for std::result::Result<T, DriverError> {
     }
 }
 
-impl During<()> for cudarc::driver::sys::CUresult {
+impl During<()> for CUresult {
     fn during(self, call: &'static str) -> std::result::Result<(), DriverFailure> {
         self.result().during(call)
     }
@@ -287,6 +288,20 @@ pub enum CudaError {
     GraphMismatch(#[from] GraphMismatch),
 }
 
+impl CudaError {
+    /// Whether device memory was the reason, so that freeing some may help.
+    pub fn is_out_of_memory(&self) -> bool {
+        match self {
+            CudaError::OutOfMemory { .. } => true,
+            CudaError::Load { failure, .. }
+            | CudaError::Capture { failure, .. }
+            | CudaError::Run(failure)
+            | CudaError::Driver(failure) => failure.code == CUresult::CUDA_ERROR_OUT_OF_MEMORY as u32,
+            _ => false,
+        }
+    }
+}
+
 /// The places of [`CudaError::NvrtcMissing`] as a sentence.
 fn searched(tried: &[(PathBuf, String)]) -> String {
     if tried.is_empty() {
@@ -338,10 +353,12 @@ mod tests {
             description: "an illegal memory access was encountered".to_owned(),
         };
         assert_eq!(
-            CudaError::Run(failure).to_string(),
+            CudaError::Run(failure.clone()).to_string(),
             "running failed: cuGraphLaunch failed with CUDA_ERROR_ILLEGAL_ADDRESS (700): \
              an illegal memory access was encountered"
         );
+        let full = DriverFailure { code: 2, ..failure };
+        assert!(CudaError::Capture { what: "instantiation".to_owned(), failure: full }.is_out_of_memory());
         assert!(CudaError::DriverMissing.to_string().contains("--device cpu"));
         assert!(CudaError::NoDevice { ordinal: 3, count: 1 }.to_string().contains("no CUDA device 3"));
     }

@@ -10,15 +10,14 @@ use super::cache::Cache;
 use super::device::{self, CudaDevice, Stream};
 use super::error::{CudaError, DriverFailure, Result};
 use super::graph::{KernelGraph, Kernels};
-use super::layout::{Layout, Origin, Origins, Source, Tensor};
+use super::layout::{Layout, Source, Tensor};
 use super::memory::{DeviceBuffer, DevicePointer, check_free};
 use super::module::LoadedKernel;
 use super::nvrtc::{self, Resources};
+use super::pointers::{Memory, Uses, check_overlap, check_tensors};
 use super::pool::Pool;
 use super::read_back::GraphReadBack;
-
-/// Weights in device memory, by the names of the plan. Executables that are bound to the same ones share them.
-pub type DeviceWeights = BTreeMap<String, Arc<DeviceBuffer>>;
+use super::weights::{DeviceWeights, check_weight, needed_weights, upload_weights};
 
 /// How a plan is bound.
 #[derive(Clone)]
@@ -53,8 +52,7 @@ pub struct CudaExecutable {
     plan: Arc<Plan>,
     layout: Layout,
     mode: Mode,
-    /// Where each pointer from outside is used: node, argument, offset.
-    uses: BTreeMap<Source, Vec<(usize, usize, u64)>>,
+    uses: Uses,
     resources: Vec<(String, Resources)>,
     arena: Arena,
     frozen: DeviceBuffer,
@@ -128,7 +126,7 @@ impl CudaExecutable {
         let executable = CudaExecutable {
             graph,
             device: device.clone(),
-            uses: uses_of(&layout.main),
+            uses: Uses::of(&layout.main),
             outputs: layout.outputs.iter().map(|_| Pool::default()).collect(),
             plan,
             layout,
@@ -163,10 +161,10 @@ impl CudaExecutable {
         check_tensors("outputs", &self.layout.outputs, outputs)?;
         check_overlap(&self.layout, inputs, outputs)?;
         for (index, pointer) in inputs.iter().enumerate() {
-            point(&mut self.graph, &self.uses, Source::Input(index), pointer.address());
+            self.uses.point(&mut self.graph, Source::Input(index), pointer.address());
         }
         for (index, pointer) in outputs.iter().enumerate() {
-            point(&mut self.graph, &self.uses, Source::Output(index), pointer.address());
+            self.uses.point(&mut self.graph, Source::Output(index), pointer.address());
         }
         let graph = &mut self.graph;
         self.arena.serialised(stream, || graph.launch(stream))
@@ -197,7 +195,7 @@ impl CudaExecutable {
             return Err(CudaError::TensorCount { what: "inputs", expected, got: inputs.len() });
         }
         for (values, tensor) in inputs.iter().zip(&self.layout.inputs) {
-            check_size(tensor, size_of_val(*values) as u64)?;
+            tensor.check_size(size_of_val(*values) as u64)?;
         }
         let stream = Arc::clone(self.device.stream());
         let mut staging = std::mem::take(&mut self.staging);
@@ -232,7 +230,7 @@ impl CudaExecutable {
         }
         for (index, (tensor, held)) in self.layout.weights.iter().zip(&mut self.weights).enumerate() {
             if let (Some(new), Some(held)) = (weights.get(&tensor.name), held) {
-                point(&mut self.graph, &self.uses, Source::Weight(index), new.pointer().address());
+                self.uses.point(&mut self.graph, Source::Weight(index), new.pointer().address());
                 *held = Arc::clone(new);
             }
         }
@@ -331,28 +329,6 @@ impl CudaExecutable {
     }
 }
 
-/// Uploads those host tensors that a plan reads.
-///
-/// # Errors
-/// [`CudaError::MissingWeight`], [`CudaError::TensorSize`] or [`CudaError::OutOfMemory`].
-pub fn upload_weights(device: &CudaDevice, plan: &Plan, weights: &BTreeMap<String, Vec<f32>>) -> Result<DeviceWeights> {
-    let layout = Layout::of(plan)?;
-    let mut needed = Vec::new();
-    for (tensor, read) in layout.weights.iter().zip(read_by_any(&layout)) {
-        if read {
-            let values = weights.get(&tensor.name).ok_or_else(|| missing(tensor))?;
-            check_size(tensor, size_of_val(values.as_slice()) as u64)?;
-            needed.push((tensor, values));
-        }
-    }
-    check_free(device, needed.iter().map(|(tensor, _)| tensor.bytes).sum(), "the weights")?;
-    let upload = |(tensor, values): (&Tensor, &Vec<f32>)| -> Result<(String, Arc<DeviceBuffer>)> {
-        let buffer = DeviceBuffer::from_f32(device, values, &tensor.name)?;
-        Ok((tensor.name.clone(), Arc::new(buffer)))
-    };
-    needed.into_iter().map(upload).collect()
-}
-
 /// Device memory that an executable of this plan holds, before any call: what a budget must have room for.
 ///
 /// # Errors
@@ -363,28 +339,6 @@ pub fn bytes_needed(plan: &Plan, shared_arena: bool) -> Result<u64> {
     let weights = layout.weights.iter().zip(read).filter(|(_, read)| *read).map(|(tensor, _)| tensor.bytes);
     let arena = if shared_arena { 0 } else { plan.arena_bytes };
     Ok(weights.chain([arena, plan.frozen_bytes]).fold(0, u64::saturating_add))
-}
-
-/// The bases that origins are resolved against. Inputs and outputs come with each call and are 0 until then.
-struct Memory<'a> {
-    arena: u64,
-    frozen: u64,
-    weights: &'a [Option<Arc<DeviceBuffer>>],
-}
-
-impl Memory<'_> {
-    fn pointers(&self, origins: &Origins) -> Vec<Vec<u64>> {
-        let address = |origin: &Origin| match origin.source {
-            Source::Input(_) | Source::Output(_) => 0,
-            Source::Arena => self.arena + origin.offset,
-            Source::Frozen => self.frozen + origin.offset,
-            Source::Weight(index) => {
-                let weight = self.weights.get(index).and_then(|weight| weight.as_ref());
-                weight.map_or(0, |weight| weight.pointer().address() + origin.offset)
-            }
-        };
-        origins.iter().map(|launch| launch.iter().map(address).collect()).collect()
-    }
 }
 
 /// Runs the setup launches once and waits for them; their arena is freed on return.
@@ -403,129 +357,15 @@ fn run_setup(
     device.stream().synchronize().map_err(|error| CudaError::Run(DriverFailure::new("cuStreamSynchronize", error)))
 }
 
-fn uses_of(origins: &Origins) -> BTreeMap<Source, Vec<(usize, usize, u64)>> {
-    let mut uses: BTreeMap<Source, Vec<(usize, usize, u64)>> = BTreeMap::new();
-    for (node, arguments) in origins.iter().enumerate() {
-        for (argument, origin) in arguments.iter().enumerate() {
-            if !matches!(origin.source, Source::Arena | Source::Frozen) {
-                uses.entry(origin.source).or_default().push((node, argument, origin.offset));
-            }
-        }
-    }
-    uses
-}
-
-/// Notes a new address in every node that uses this source.
-fn point(graph: &mut KernelGraph, uses: &BTreeMap<Source, Vec<(usize, usize, u64)>>, source: Source, address: u64) {
-    for &(node, argument, offset) in uses.get(&source).into_iter().flatten() {
-        graph.set_pointer(node, argument, address + offset);
-    }
-}
-
-fn read_by_any(layout: &Layout) -> Vec<bool> {
-    let (setup, main) = (layout.weights_read_by(&layout.setup), layout.weights_read_by(&layout.main));
-    setup.into_iter().zip(main).map(|(setup, main)| setup || main).collect()
-}
-
-/// The weights that some launch reads, in the order of the layout.
-fn needed_weights(
-    device: &CudaDevice,
-    layout: &Layout,
-    given: DeviceWeights,
-) -> Result<Vec<Option<Arc<DeviceBuffer>>>> {
-    let needed = |(tensor, read): (&Tensor, bool)| {
-        if !read {
-            return Ok(None);
-        }
-        let weight = given.get(&tensor.name).ok_or_else(|| missing(tensor))?;
-        check_weight(device, tensor, weight)?;
-        Ok(Some(Arc::clone(weight)))
-    };
-    layout.weights.iter().zip(read_by_any(layout)).map(needed).collect()
-}
-
-fn check_weight(device: &CudaDevice, tensor: &Tensor, weight: &DeviceBuffer) -> Result<()> {
-    if weight.device().context().cu_ctx() != device.context().cu_ctx() {
-        return Err(CudaError::WrongContext { what: "a weight", device: device.info().ordinal });
-    }
-    weight.pointer().check(&tensor.name, tensor.bytes)
-}
-
-fn missing(tensor: &Tensor) -> CudaError {
-    CudaError::MissingWeight { name: tensor.name.clone() }
-}
-
-fn check_size(tensor: &Tensor, got: u64) -> Result<()> {
-    if tensor.bytes == got {
-        return Ok(());
-    }
-    Err(CudaError::TensorSize { name: tensor.name.clone(), expected: tensor.bytes, got })
-}
-
-fn check_tensors(what: &'static str, tensors: &[Tensor], pointers: &[DevicePointer<'_>]) -> Result<()> {
-    if tensors.len() != pointers.len() {
-        return Err(CudaError::TensorCount { what, expected: tensors.len(), got: pointers.len() });
-    }
-    tensors.iter().zip(pointers).try_for_each(|(tensor, pointer)| pointer.check(&tensor.name, tensor.bytes))
-}
-
-/// Outputs may overlap neither inputs nor one another.
-fn check_overlap(layout: &Layout, inputs: &[DevicePointer<'_>], outputs: &[DevicePointer<'_>]) -> Result<()> {
-    for (index, (output, pointer)) in layout.outputs.iter().zip(outputs).enumerate() {
-        let inputs = layout.inputs.iter().zip(inputs);
-        let earlier = layout.outputs.iter().zip(outputs).take(index);
-        if let Some((other, _)) = inputs.chain(earlier).find(|(_, other)| pointer.overlaps(**other)) {
-            return Err(CudaError::Overlap { output: output.name.clone(), input: other.name.clone() });
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::layout::tests::plan;
     use super::*;
 
-    fn pointer(address: u64, bytes: u64) -> DevicePointer<'static> {
-        // SAFETY: never given to a launch.
-        unsafe { DevicePointer::from_raw(address, bytes) }
-    }
-
     #[test]
     fn executables_move_between_threads() {
         fn is_send<T: Send>() {}
         is_send::<CudaExecutable>();
-    }
-
-    #[test]
-    fn tensors_of_a_call_are_checked() {
-        let layout = Layout::of(&plan()).unwrap();
-        assert_eq!(check_tensors("inputs", &layout.inputs, &[pointer(256, 128)]), Ok(()));
-        let error = check_tensors("inputs", &layout.inputs, &[]).unwrap_err();
-        assert_eq!(error.to_string(), "expected 1 inputs, got 0");
-        let error = check_tensors("outputs", &layout.outputs, &[pointer(256, 4)]).unwrap_err();
-        assert_eq!(error.to_string(), "output.0 has 4 bytes, the plan expects 128");
-        let overlap = |input, output| check_overlap(&layout, &[pointer(input, 128)], &[pointer(output, 128)]);
-        assert_eq!(overlap(256, 384), Ok(()));
-        let error = overlap(256, 320).unwrap_err();
-        assert!(error.to_string().starts_with("output.0 overlaps x"), "{error}");
-    }
-
-    #[test]
-    fn only_nodes_that_use_a_tensor_are_touched_by_it() {
-        let layout = Layout::of(&plan()).unwrap();
-        let uses = uses_of(&layout.main);
-        assert_eq!(uses.get(&Source::Input(0)), Some(&vec![(0, 0, 0)]));
-        assert_eq!(uses.get(&Source::Weight(1)), Some(&vec![(1, 1, 0)]));
-        assert_eq!(uses.get(&Source::Output(0)), Some(&vec![(1, 2, 0)]));
-        assert_eq!(uses.len(), 3);
-    }
-
-    #[test]
-    fn pointers_are_bases_plus_offsets() {
-        let layout = Layout::of(&plan()).unwrap();
-        let memory = Memory { arena: 1 << 20, frozen: 1 << 30, weights: &[None, None] };
-        assert_eq!(memory.pointers(&layout.main)[0], [0, (1 << 30) + 272, (1 << 20) + 512]);
     }
 
     #[test]

@@ -20,6 +20,16 @@ pub struct Tensor {
     pub bytes: u64,
 }
 
+impl Tensor {
+    /// Refuses another number of bytes than the plan's.
+    pub(super) fn check_size(&self, got: u64) -> Result<()> {
+        if self.bytes == got {
+            return Ok(());
+        }
+        Err(CudaError::TensorSize { name: self.name.clone(), expected: self.bytes, got })
+    }
+}
+
 /// What a pointer points into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Source {
@@ -76,6 +86,12 @@ impl Layout {
             return Err(invalid("it has no launches".to_owned()));
         }
         Ok(Layout { inputs: tensors.inputs, outputs, weights: tensors.weights, setup, main })
+    }
+
+    /// Whether each weight is read by some launch of either list.
+    pub(super) fn weights_read(&self) -> Vec<bool> {
+        let (setup, main) = (self.weights_read_by(&self.setup), self.weights_read_by(&self.main));
+        setup.into_iter().zip(main).map(|(setup, main)| setup || main).collect()
     }
 
     /// Whether each weight is read by some launch of `origins`.

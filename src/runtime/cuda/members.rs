@@ -10,7 +10,9 @@ use super::arena::SharedArena;
 use super::cache::Cache;
 use super::device::CudaDevice;
 use super::error::{CudaError, Result};
-use super::executable::{self, BindOptions, CudaExecutable, DeviceWeights};
+use super::executable::{BindOptions, CudaExecutable, bytes_needed};
+use super::memory::DeviceBuffer;
+use super::weights::{DeviceWeights, upload_weights};
 
 /// What an executable is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -85,7 +87,7 @@ impl<M: Member> ExecutableCache<M> {
             }
             let member = loop {
                 match build() {
-                    Err(CudaError::OutOfMemory { .. }) if !self.members.is_empty() => self.evict_oldest(),
+                    Err(error) if error.is_out_of_memory() && !self.members.is_empty() => self.evict_oldest(),
                     outcome => break outcome?,
                 }
             };
@@ -156,12 +158,12 @@ impl CudaMembers {
             })?);
         }
         let plan = Arc::new(plan()?);
-        let needed = executable::bytes_needed(&plan, true)?;
+        let needed = bytes_needed(&plan, true)?;
         let CudaMembers { executables, device, arena, cache, mode, host_weights, device_weights } = self;
         Ok(executables.get_or_build(case, needed, || {
             if *mode == Mode::Frozen {
                 // Most are read once, at bind, and freed then.
-                let weights = executable::upload_weights(device, &plan, host_weights)?;
+                let weights = upload_weights(device, &plan, host_weights)?;
                 let options = BindOptions { mode: *mode, arena: Some(Arc::clone(arena)), cache: cache.clone() };
                 return CudaExecutable::bind(device, Arc::clone(&plan), weights, options);
             }
@@ -169,7 +171,7 @@ impl CudaMembers {
             let missing: BTreeMap<String, Vec<f32>> =
                 missing.map(|(name, values)| (name.clone(), values.clone())).collect();
             for (name, values) in missing {
-                let buffer = super::memory::DeviceBuffer::from_f32(device, &values, &name)?;
+                let buffer = DeviceBuffer::from_f32(device, &values, &name)?;
                 device_weights.insert(name, Arc::new(buffer));
             }
             let options = BindOptions { mode: *mode, arena: Some(Arc::clone(arena)), cache: cache.clone() };

@@ -22,17 +22,19 @@ mod memory;
 mod module;
 pub mod nvrtc;
 mod nvrtc_library;
+mod pointers;
 mod pool;
 mod read_back;
 #[cfg(feature = "cust")]
 mod read_back_cust;
 mod timing;
+mod weights;
 
 pub use arena::SharedArena;
 pub use cache::Cache;
 pub use device::{CudaDevice, DeviceInfo, Limits, Stream};
 pub use error::{CompileFailure, CudaError, DriverFailure, Result};
-pub use executable::{BindOptions, CudaExecutable, DeviceWeights, bytes_needed, upload_weights};
+pub use executable::{BindOptions, CudaExecutable, bytes_needed};
 pub use layout::Tensor;
 pub use members::{Case, CudaMembers, ExecutableCache, Member};
 pub use memory::{DeviceBuffer, DevicePointer, POINTER_ALIGNMENT};
@@ -40,3 +42,4 @@ pub use nvrtc::{CompiledKernel, KNOWN_ARCHITECTURES, Resources};
 pub use nvrtc_library::NvrtcLibrary;
 pub use read_back::{GraphMismatch, GraphReadBack, NodeReadBack};
 pub use timing::{Arguments, Timer};
+pub use weights::{DeviceWeights, upload_weights};
