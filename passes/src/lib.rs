@@ -1,5 +1,7 @@
 //! Equality saturation over the HyenaBlock IR: rules, analyses, extraction of regions.
 
+#[cfg(test)]
+mod compositions;
 mod encode;
 mod error;
 mod extract;
@@ -11,6 +13,7 @@ mod options;
 mod report;
 pub mod rule;
 mod saturate;
+pub mod soundness;
 mod target;
 
 pub use error::PassError;

@@ -5,6 +5,8 @@
 //! consumers first; `assemble` turns the picked ones into a graph.
 
 mod assemble;
+#[cfg(test)]
+mod brute_force;
 mod enumerate;
 mod forest;
 mod fragment;
