@@ -1,1 +1,10 @@
-fn main(){}
+//! The `hyenac` command.
+
+mod bench;
+mod cli;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main()
+}
