@@ -66,10 +66,10 @@ impl Index {
             (_, Form::Constant(0)) => return self.clone(),
             (Form::Constant(a), Form::Constant(b)) => return Index::constant(a + b),
             // (x / n) * n + x % n = x
-            (Form::Product(quotient, n), Form::Remainder(x, m)) if n == m => {
-                if let Form::Quotient(y, k) = &quotient.form
+            (Form::Product(quotient, n), _) => {
+                if let Form::Quotient(x, k) = &quotient.form
                     && k == n
-                    && y == x
+                    && x.modulo(*n) == *other
                 {
                     return (**x).clone();
                 }
@@ -185,6 +185,38 @@ impl Index {
         coordinates
     }
 
+    /// Whether the value is a multiple of `n` whatever the variables are.
+    pub fn is_multiple_of(&self, n: u64) -> bool {
+        match &self.form {
+            Form::Constant(value) => value.is_multiple_of(n),
+            Form::Sum(a, b) => a.is_multiple_of(n) && b.is_multiple_of(n),
+            Form::Product(_, factor) if factor.is_multiple_of(n) => true,
+            Form::Product(a, factor) if n.is_multiple_of(*factor) => a.is_multiple_of(n / factor),
+            _ => false,
+        }
+    }
+
+    /// The constant `self - other`, if both are sums of the same terms and it is not negative.
+    pub fn distance_from(&self, other: &Index) -> Option<u64> {
+        let (mut terms, mut others) = (Vec::new(), Vec::new());
+        let (mine, theirs) = (self.terms(&mut terms), other.terms(&mut others));
+        terms.sort_unstable();
+        others.sort_unstable();
+        if terms == others { mine.checked_sub(theirs) } else { None }
+    }
+
+    /// Appends the terms of a sum that are not constant; the sum of those that are.
+    fn terms<'a>(&'a self, terms: &mut Vec<&'a Index>) -> u64 {
+        match &self.form {
+            Form::Constant(value) => *value,
+            Form::Sum(a, b) => a.terms(terms).saturating_add(b.terms(terms)),
+            _ => {
+                terms.push(self);
+                0
+            }
+        }
+    }
+
     fn is_wide(&self) -> bool {
         self.bound > u64::from(u32::MAX)
     }
@@ -227,6 +259,25 @@ mod tests {
         let (a, b) = (Index::variable("a", 6), Index::variable("b", 35));
         let flat = Index::flatten(&[6, 35], &[a.clone(), b.clone()]);
         assert_eq!(flat.unflatten(&[6, 35]), vec![a, b]);
+    }
+
+    #[test]
+    fn a_buffer_read_again_under_another_shape_is_read_in_order() {
+        let (row, column) = (Index::variable("row", 16), Index::variable("column", 64));
+        let flat = Index::flatten(&[16, 64], &[row, column]);
+        assert_eq!(Index::flatten(&[64, 16], &flat.unflatten(&[64, 16])), flat);
+    }
+
+    #[test]
+    fn neighbours_and_their_alignment_are_known() {
+        let row = Index::variable("row", 6).times(40);
+        let first = row.plus(&Index::variable("strip", 5).times(8));
+        let last = row.plus(&Index::variable("strip", 5).times(8).plus(&Index::constant(7)));
+        assert_eq!(last.distance_from(&first), Some(7));
+        assert_eq!(first.distance_from(&last), None);
+        assert_eq!(first.distance_from(&row), None);
+        assert!(first.is_multiple_of(8) && !last.is_multiple_of(8));
+        assert!(!Index::variable("row", 6).times(4).is_multiple_of(8));
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod arena;
 mod chain;
 mod cost;
 mod device;
+mod direct_convolution;
 mod error;
 mod family;
 mod fft;
