@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::block::HyenaBlock;
 use crate::error::Error;
+use crate::runtime::cpu::require_memory;
 
 /// How generated weights are distributed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,6 +85,7 @@ fn hidden_states(config: &BlockConfig, batch: usize, seq_len: usize, seed: u64) 
     let bytes = elements.and_then(|elements| elements.checked_mul(size_of::<f32>()));
     match (elements, bytes) {
         (Some(elements), Some(bytes)) if bytes <= hyenac_ir::MAX_VALUE_BYTES => {
+            require_memory("the generated input", bytes as u64)?;
             Ok(Normal::new(seed, Normal::INPUT).values(elements, 0.0, 1.0))
         }
         _ => Err(Error::Tensor {
@@ -188,7 +190,7 @@ mod tests {
 
     #[test]
     fn sizes_that_overflow_are_refused() {
-        for (batch, seq_len) in [(usize::MAX, 2), (1 << 40, 1 << 40), (1 << 40, 1)] {
+        for (batch, seq_len) in [(usize::MAX, 2), (1 << 40, 1 << 40), (1 << 40, 1), (1 << 38, 1)] {
             assert!(generate(Distribution::Benchmark, &BlockConfig::benchmark(), batch, seq_len, 0).is_err());
         }
     }

@@ -58,7 +58,8 @@ fn the_cache_gives_what_compiling_gives() {
     let other = BlockConfig { shift: 0.25, ..small() };
     let live = CompileOptions { mode: Mode::Live, ..options("h200") };
     let without = CompileOptions { without: vec!["fuse-gelu*".to_owned()], ..options("h200") };
-    for (config, options) in [(other, options("h200")), (small(), options("a100")), (small(), live), (small(), without)] {
+    for (config, options) in [(other, options("h200")), (small(), options("a100")), (small(), live), (small(), without)]
+    {
         let before = entries();
         let cached = compile_cached(&config, &options, &cache).unwrap();
         assert_eq!(entries(), before + 1);

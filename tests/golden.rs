@@ -7,8 +7,9 @@ use hyenac::files::{BlockFile, Settings};
 use hyenac::target::Machine;
 use hyenac::{BlockConfig, CompileOptions, DeviceChoice, Executable, Fuse, Mode, Precision, compile};
 
-const VARIANTS: [(&str, fn() -> BlockConfig); 2] =
-    [("benchmark", BlockConfig::benchmark), ("hyenadna", BlockConfig::hyenadna)];
+fn variants() -> [(&'static str, BlockConfig); 2] {
+    [("benchmark", BlockConfig::benchmark()), ("hyenadna", BlockConfig::hyenadna())]
+}
 
 fn files() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
@@ -23,8 +24,8 @@ fn files() -> Vec<PathBuf> {
 fn for_every_output(mut run: impl FnMut(&mut BlockFile, usize, usize, Vec<f32>) -> Vec<f32>) -> usize {
     let mut compared = 0;
     for path in files() {
-        for (variant, preset) in VARIANTS {
-            let mut file = BlockFile::open(&path, &Settings::of(preset())).unwrap();
+        for (variant, preset) in variants() {
+            let mut file = BlockFile::open(&path, &Settings::of(preset)).unwrap();
             assert!(file.warnings.is_empty(), "{:?}", file.warnings);
             let x = file.hidden_states().unwrap().unwrap();
             let (batch, seq_len) = (x.batch, x.seq_len);

@@ -64,6 +64,18 @@ pub enum FileError {
         /// The shape in the file.
         found: Vec<usize>,
     },
+    /// A tensor that is really there, but larger than the memory there is.
+    #[error("tensor `{name}` of {} needs {needed} bytes of host memory, {available} are available", .path.display())]
+    Memory {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// Its size in bytes.
+        needed: u64,
+        /// Bytes there are.
+        available: u64,
+    },
     /// A metadata value that is no number, or out of range.
     #[error("metadata of {}: `{key}` = `{value}`: {why}", .path.display())]
     Metadata {
@@ -91,6 +103,7 @@ impl FileError {
             FileError::Shape { .. } => {
                 "sizes are read off norm1_weight, mlp_fc1_weight, filter_linear1_weight and short_conv_weight"
             }
+            FileError::Memory { .. } => "use a machine with more memory, or a smaller input",
             FileError::Metadata { .. } => "correct the metadata, or override it with --eps, --shift or --l-max",
         }
     }

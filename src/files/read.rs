@@ -13,6 +13,7 @@ use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 
 use super::error::FileError;
+use crate::runtime::cpu::available_bytes;
 
 /// Bytes of the length field in front of the header.
 const LENGTH_BYTES: u64 = 8;
@@ -114,6 +115,7 @@ impl TensorFile {
         if entry.dtype != Dtype::F32 {
             return Err(self.wrong_dtype(name, &entry, "F32"));
         }
+        self.require_memory(name, entry.bytes)?;
         let mut values = vec![0f32; (entry.bytes / 4) as usize];
         self.read_into(&entry, bytemuck::cast_slice_mut(&mut values))?;
         if cfg!(target_endian = "big") {
@@ -131,6 +133,7 @@ impl TensorFile {
         match entry.dtype {
             Dtype::F32 => Ok(self.read_f32(name)?.into_iter().map(f64::from).collect()),
             Dtype::F64 => {
+                self.require_memory(name, entry.bytes)?;
                 let mut values = vec![0f64; (entry.bytes / 8) as usize];
                 self.read_into(&entry, bytemuck::cast_slice_mut(&mut values))?;
                 if cfg!(target_endian = "big") {
@@ -149,6 +152,16 @@ impl TensorFile {
             expected: "a tensor of this name".to_owned(),
             similar: nearest(name, self.entries.keys().map(String::as_str)),
         })
+    }
+
+    /// A sparse file takes no space on disk, but its tensors do in memory.
+    fn require_memory(&self, name: &str, needed: u64) -> Result<(), FileError> {
+        match available_bytes() {
+            Some(available) if needed > available => {
+                Err(FileError::Memory { path: self.path.clone(), name: name.to_owned(), needed, available })
+            }
+            _ => Ok(()),
+        }
     }
 
     fn wrong_dtype(&self, name: &str, entry: &Entry, expected: &'static str) -> FileError {

@@ -138,3 +138,17 @@ fn the_nearest_name_is_a_likely_misspelling_or_none() {
     assert_eq!(nearest("in_proj_weight", names.into_iter()).as_deref(), Some("in_proj_wieght"));
     assert_eq!(nearest("sin_freq", names.into_iter()), None);
 }
+
+#[test]
+fn a_sparse_file_larger_than_memory_is_refused() {
+    let folder = folder();
+    let bytes = 1u64 << 42;
+    let header = format!(r#"{{"w":{{"dtype":"F32","shape":[{}],"data_offsets":[0,{bytes}]}}}}"#, bytes / 4);
+    let path = file(&folder, &header, 0);
+    let length = fs::metadata(&path).unwrap().len();
+    // Some file systems have no files of this size; there is nothing to refuse on them.
+    if fs::File::options().write(true).open(&path).unwrap().set_len(length + bytes).is_ok() {
+        let error = TensorFile::open(&path).unwrap().read_f32("w").unwrap_err().to_string();
+        assert!(error.contains(&format!("needs {bytes} bytes")), "{error}");
+    }
+}
