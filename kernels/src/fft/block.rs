@@ -65,12 +65,12 @@ impl Form {
             "channel",
             format!("blockIdx.x % {groups}u * {c}u + slot % {c}u"),
             pattern.channels,
-            pattern.channels % c != 0,
+            !pattern.channels.is_multiple_of(c),
         ) + &axis(
             "batch",
             format!("blockIdx.x / {groups}u * {g}u + slot / {c}u"),
             pattern.batches,
-            pattern.batches % g != 0,
+            !pattern.batches.is_multiple_of(g),
         )
     }
 

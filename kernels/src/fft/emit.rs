@@ -122,9 +122,13 @@ impl<'a> Writer<'a> {
         self.nested(&entries(length));
         self.text.push_str("        const float y0 = value.y, y1 = value.x;\n");
         self.text.push_str(&code.statements);
-        let guard = if length % 2 == 1 { format!("if (2 * j + 1 < {length}u) ") } else { String::new() };
-        let _ = writeln!(self.text, "        {}", code.elements[0]);
-        let _ = writeln!(self.text, "        {guard}{}\n    }};", code.elements[1]);
+        // The second entry of a pair may lie past an odd length.
+        for (which, element) in code.elements.iter().enumerate() {
+            let guarded = which == 1 && length % 2 == 1;
+            let guard = if guarded { format!("if (2 * j + 1 < {length}u) ") } else { String::new() };
+            self.nested(&format!("{guard}{element}"));
+        }
+        self.text.push_str("    };\n");
         Ok(())
     }
 

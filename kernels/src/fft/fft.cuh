@@ -24,31 +24,56 @@ __device__ __forceinline__ float2 rotated(float re, float im, float2 a) {
 }
 __device__ __forceinline__ float2 exchanged(float2 a) { return make_float2(a.y, a.x); }
 
-// exp(-2 pi i j / SIZE) for j < SIZE <= 2^25: the angle in half turns is the quotient rounded correctly to an
-// ulp, by one step of Newton where the division is not exact.
+// 2 j / SIZE for j < SIZE <= 2^25, correctly rounded to an ulp: by one step of Newton where the division is not exact.
 template <uint32 SIZE>
-__device__ __forceinline__ float2 root(uint32 j) {
+__device__ __forceinline__ float half_turns(uint32 j) {
     constexpr float HALF_TURN = 2.0f / (float)SIZE;
-    float angle = (float)j * HALF_TURN;
-    if constexpr ((SIZE & (SIZE - 1)) != 0) {
-        angle = fmaf(fmaf(-angle, (float)SIZE, 2.0f * (float)j), 1.0f / (float)SIZE, angle);
-    }
-    float imaginary, real;
-    sincospif(angle, &imaginary, &real);
-    return make_float2(real, -imaginary);
+    const float angle = (float)j * HALF_TURN;
+    if constexpr ((SIZE & (SIZE - 1)) == 0) return angle;
+    return fmaf(fmaf(-angle, (float)SIZE, 2.0f * (float)j), 1.0f / (float)SIZE, angle);
 }
 
-// v[q] *= exp(-2 pi i q j / SIZE) for j < SIZE / R. Powers come from two exact roots, so that errors stay at a few ulp.
+// exp(-i pi a) for |a| <= 1/4, each part to 1.5 ulp of one.
+__device__ __forceinline__ float2 root_near_one(float a) {
+    const float z = a * a;
+    const float sine = a * fmaf(fmaf(fmaf(-0.589076877f, z, 2.54976702f), z, -5.16770792f), z, 3.14159274f);
+    const float cosine = fmaf(fmaf(fmaf(fmaf(0.232125863f, z, -1.33513784f), z, 4.05871058f), z, -4.93480206f), z, 1.0f);
+    return make_float2(cosine, -sine);
+}
+
+// exp(-2 pi i j / SIZE) for j < SIZE / PARTS.
+template <uint32 SIZE, uint32 PARTS = 1>
+__device__ __forceinline__ float2 root(uint32 j) {
+    const float angle = half_turns<SIZE>(j);
+    if constexpr (PARTS >= 8) {
+        return root_near_one(angle);
+    } else if constexpr (PARTS >= 4) {
+        // An eighth of a turn back and forth again.
+        const float2 w = root_near_one(angle - 0.25f);
+        return make_float2(0.707106781f * (w.x + w.y), 0.707106781f * (w.y - w.x));
+    } else {
+        float imaginary, real;
+        sincospif(angle, &imaginary, &real);
+        return make_float2(real, -imaginary);
+    }
+}
+
+// v[q] *= exp(-2 pi i q j / SIZE) for j < SIZE / R, by powers of one root; of two, where powers are many.
 template <int R, uint32 SIZE>
 __device__ __forceinline__ void turn(float2 (&v)[R], uint32 j) {
     if constexpr (R > 1) {
         float2 power[4];
         power[0] = make_float2(1.0f, 0.0f);
-        power[1] = root<SIZE>(j);
+        power[1] = root<SIZE, R>(j);
         if (R > 2) power[2] = complex_product(power[1], power[1]);
         if (R > 3) power[3] = complex_product(power[2], power[1]);
-        float2 fourth = make_float2(1.0f, 0.0f), fourths = fourth;
-        if (R > 4) fourth = fourths = root<SIZE>(4 * j);
+        float2 fourth = make_float2(1.0f, 0.0f);
+        if constexpr (R >= 16) {
+            fourth = root<SIZE, R / 4>(4 * j);
+        } else if constexpr (R > 4) {
+            fourth = complex_product(power[2], power[2]);
+        }
+        float2 fourths = fourth;
 #pragma unroll
         for (int q = 1; q < R; ++q) {
             if (q < 4) {
@@ -60,6 +85,16 @@ __device__ __forceinline__ void turn(float2 (&v)[R], uint32 j) {
         }
     }
 }
+
+// ---- pairs of entries ----------------------------------------------------------------------------
+
+__device__ __forceinline__ float2 load_pair(const float* p) { return *(const float2*)p; }
+__device__ __forceinline__ float2 load_pair(const half_bits* p) {
+    const uint32 pair = *(const uint32*)p;
+    return make_float2(from_half((half_bits)pair), from_half((half_bits)(pair >> 16)));
+}
+__device__ __forceinline__ void store_pair(float* p, float a, float b) { *(float2*)p = make_float2(a, b); }
+__device__ __forceinline__ void store_pair(half_bits* p, float a, float b) { *(uint32*)p = to_half2(a, b); }
 
 // ---- places --------------------------------------------------------------------------------------
 

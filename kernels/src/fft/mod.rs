@@ -8,6 +8,7 @@
 
 mod block;
 mod butterfly;
+mod code;
 mod emit;
 mod passes;
 mod price;
@@ -93,11 +94,13 @@ fn most_threads(radix: usize) -> usize {
 /// Every layout of one kernel that fits, with its price.
 fn block_forms(pattern: &Pattern, traffic: &Traffic, device: &Device) -> Vec<(Price, Form)> {
     let mut forms = Vec::new();
+    let mut known: Option<Transform> = None;
     for radix in RADICES {
         let Some(transform) = Transform::new(pattern.points, radix) else { continue };
-        if radix != RADICES[0] && Some(&transform) == Transform::new(pattern.points, RADICES[0]).as_ref() {
+        if known.as_ref() == Some(&transform) {
             continue;
         }
+        known = Some(transform.clone());
         let butterflies = pattern.points.div_ceil(transform.largest_radix());
         let mut form = block::Form { transform, channels: 1, batches: 1, threads: 32 };
         for channels in [1, 2, 4, 8, 16].into_iter().filter(|&channels| channels <= pattern.channels) {
@@ -154,21 +157,15 @@ impl Family for Fft {
 
     fn candidates(&self, region: &Region, device: &Device) -> Result<Vec<Candidate>, Refusal> {
         let pattern = Pattern::recognise(region.body())?;
-        let traffic = Traffic::of(&pattern, device)?;
+        let traffic = Traffic::of(&pattern, device);
         let mut candidates = Vec::new();
         for mut forms in [block_forms(&pattern, &traffic, device), passes_forms(&pattern, &traffic, device)] {
             // Stable, so that equal prices keep their order.
             forms.sort_by(|(a, _), (b, _)| a.time_us.total_cmp(&b.time_us));
             for (price, form) in forms.into_iter().take(OFFERED) {
-                let (launches, scratch_bytes) = match Layout::of(&form, pattern.points) {
-                    Some(Layout::Passes(passes)) => (
-                        [pattern.signal.is_some(), pattern.filter.is_some(), true, pattern.inverse.is_some()]
-                            .into_iter()
-                            .filter(|&launched| launched)
-                            .count() as u32,
-                        passes.scratch(&pattern).iter().sum(),
-                    ),
-                    _ => (1, 0),
+                let (launches, scratch_bytes) = match form {
+                    Form::Block { .. } => (1, 0),
+                    Form::Passes { .. } => (passes::launches(&pattern), passes::scratch(&pattern).iter().sum()),
                 };
                 let schedule = Schedule { family: NAME.to_owned(), form };
                 let Ok(schedule) = serde_json::to_string(&schedule) else { continue };

@@ -29,6 +29,20 @@ pub(super) struct Form {
     pub threads: usize,
 }
 
+/// Sizes of the scratch buffers: transforms of the rows, transforms of the filters.
+pub(super) fn scratch(pattern: &Pattern) -> Vec<u64> {
+    let bytes = |rows: usize| (rows * pattern.points * DType::C64.bytes()) as u64;
+    let mut scratch = vec![bytes(pattern.rows())];
+    scratch.extend(pattern.filter.as_ref().map(|_| bytes(pattern.channels)));
+    scratch
+}
+
+/// Number of kernels.
+pub(super) fn launches(pattern: &Pattern) -> u32 {
+    let columns = [pattern.signal.is_some(), pattern.filter.is_some(), pattern.inverse.is_some()];
+    1 + columns.into_iter().map(u32::from).sum::<u32>()
+}
+
 impl Form {
     /// Blocks of one row of the region in the kernels over columns.
     pub fn column_tiles(&self) -> usize {
@@ -61,14 +75,6 @@ impl Form {
         self.column_bytes() <= limit && self.row_bytes(pattern) <= limit && blocks <= i32::MAX as usize
     }
 
-    /// Sizes of the scratch buffers: transforms of the rows, transforms of the filters.
-    pub fn scratch(&self, pattern: &Pattern) -> Vec<u64> {
-        let bytes = |rows: usize| (rows * pattern.points * DType::C64.bytes()) as u64;
-        let mut scratch = vec![bytes(pattern.rows())];
-        scratch.extend(pattern.filter.as_ref().map(|_| bytes(pattern.channels)));
-        scratch
-    }
-
     /// The kernels.
     ///
     /// # Errors
@@ -85,7 +91,7 @@ impl Form {
         if pattern.inverse.is_some() {
             kernels.push(self.columns_inverse(pattern)?);
         }
-        Ok(Lowered { kernels, scratch: self.scratch(pattern) })
+        Ok(Lowered { kernels, scratch: scratch(pattern) })
     }
 
     /// A writer for a kernel over columns, with `channel`, `batch`, `first` and `work` defined.
@@ -106,7 +112,7 @@ impl Form {
     /// C++ for the column of a slot, clamped to the last one.
     fn column_of_slot(&self) -> String {
         let columns = self.row.points;
-        if columns % self.columns == 0 {
+        if columns.is_multiple_of(self.columns) {
             "first + slot".to_owned()
         } else {
             format!("min(first + slot, {}u)", columns - 1)
@@ -116,7 +122,11 @@ impl Form {
     /// A statement that leaves a slot past the last column alone.
     fn skip_slot(&self) -> String {
         let columns = self.row.points;
-        if columns % self.columns == 0 { String::new() } else { format!("if (first + slot >= {columns}u) return;\n") }
+        if columns.is_multiple_of(self.columns) {
+            String::new()
+        } else {
+            format!("if (first + slot >= {columns}u) return;\n")
+        }
     }
 
     /// The lambda that multiplies by the roots of unity between columns and rows, at the stage of stride 1.
@@ -145,14 +155,14 @@ impl Form {
         let width = self.row.points;
         let filled = forward.length.div_ceil(2);
         let point = format!("position * {width}u + {}", self.column_of_slot());
-        let (place, load) = if filled % width == 0 {
+        let (place, load) = if filled.is_multiple_of(width) {
             (format!("const uint32 j = {point};"), "input_at")
         } else {
             // The last row of points is filled in part.
             (format!("const uint32 j = min({point}, {}u);", filled - 1), "filled_at")
         };
         writer.input(pattern, forward, "input_at", &place)?;
-        if filled % width != 0 {
+        if !filled.is_multiple_of(width) {
             writer.lines(&format!(
                 "auto filled_at = [&](uint32 slot, uint32 position) -> float2 {{\n    \
                  const float2 value = input_at(slot, position);\n    \
@@ -186,7 +196,7 @@ impl Form {
             self.in_work()
         ));
         let mut place = format!("{}const uint32 j = position * {width}u + first + slot;", self.skip_slot());
-        if wanted % width != 0 {
+        if !wanted.is_multiple_of(width) {
             place.push_str(&format!("\nif (j >= {wanted}u) return;"));
         }
         writer.output(pattern, length, &place)?;
@@ -258,7 +268,7 @@ impl Form {
             tall / 2
         ));
         writer.inverse(2 * pairs, None, "store", width);
-        let scratch: Vec<Pointer> = (0..self.scratch(pattern).len()).map(Pointer::Scratch).collect();
+        let scratch: Vec<Pointer> = (0..scratch(pattern).len()).map(Pointer::Scratch).collect();
         Ok(writer.kernel(pattern, "fft_rows", blocks, &scratch))
     }
 }

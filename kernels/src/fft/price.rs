@@ -5,11 +5,11 @@
 
 use hyenac_ir::DType;
 
-use super::recognise::{Access, Pattern};
+use super::code::Access;
+use super::recognise::Pattern;
 use super::{block, passes};
 use crate::cost::scalar_work;
 use crate::device::Device;
-use crate::family::Refusal;
 
 /// Instructions of one pair of bins and its mirror, per point: roots, real bins, product, back again.
 const PAIR_INSTRUCTIONS: f64 = 60.0;
@@ -50,10 +50,7 @@ pub(super) struct Traffic {
 
 impl Traffic {
     /// Counts the region's traffic.
-    ///
-    /// # Errors
-    /// When an expression has no scalar form, which recognition has ruled out.
-    pub fn of(pattern: &Pattern, device: &Device) -> Result<Traffic, Refusal> {
+    pub fn of(pattern: &Pattern, device: &Device) -> Traffic {
         let body = pattern.body;
         let parameters = body.parameters();
         let bytes_of = |accesses: &[Access]| -> f64 {
@@ -69,27 +66,23 @@ impl Traffic {
             }
             total
         };
-        let read = |forward: &Option<super::recognise::Forward>| -> Result<f64, Refusal> {
-            forward.as_ref().map_or(Ok(0.0), |forward| Ok(bytes_of(&pattern.input_code(forward, 0)?.accesses)))
-        };
-        let (code, coalesced) = pattern.output_code(0)?;
+        let reads = &pattern.reads;
         let output = body.ty(body.outputs()[0]);
-        let waste = if coalesced { 1.0 } else { 16.0 / output.dtype.bytes() as f64 };
-        let spectrum = if pattern.inverse.is_some() { bytes_of(&pattern.spectrum_code(0)?.accesses) } else { 0.0 };
+        let waste = if reads.output_coalesced { 1.0 } else { 16.0 / output.dtype.bytes() as f64 };
         let operands: usize = parameters.iter().map(|&node| body.node(node).types[0].bytes()).sum();
         let n = pattern.points as f64;
         let transforms = (pattern.signal.as_ref().map_or(0, |_| pattern.rows())
             + pattern.filter.as_ref().map_or(0, |_| pattern.channels)
             + pattern.inverse.as_ref().map_or(0, |_| pattern.rows())) as f64;
-        Ok(Traffic {
-            signal: read(&pattern.signal)?,
-            filter: read(&pattern.filter)?,
-            spectrum,
-            output: bytes_of(&code.accesses) + output.bytes() as f64 * waste,
+        Traffic {
+            signal: bytes_of(&reads.signal),
+            filter: bytes_of(&reads.filter),
+            spectrum: bytes_of(&reads.spectrum),
+            output: bytes_of(&reads.output) + output.bytes() as f64 * waste,
             least: (operands + output.bytes()) as f64,
             scalar_us: scalar_work(body).time_us(device) / 0.5,
             flops: transforms * 5.0 * n * n.log2().max(1.0),
-        })
+        }
     }
 
     fn floor_us(&self, device: &Device) -> f64 {

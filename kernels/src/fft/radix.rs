@@ -137,7 +137,7 @@ fn factor(points: usize, largest: usize) -> Option<Vec<usize>> {
 
 fn is_smooth(mut n: usize) -> bool {
     for prime in [2, 3, 5, 7] {
-        while n % prime == 0 {
+        while n.is_multiple_of(prime) {
             n /= prime;
         }
     }
@@ -162,7 +162,7 @@ fn search(rest: usize, largest: usize, chosen: &mut Vec<usize>, best: &mut Optio
     if best.as_ref().is_some_and(|best| needed > best.len()) {
         return;
     }
-    for radix in RADICES.into_iter().filter(|&radix| radix <= largest && rest % radix == 0) {
+    for radix in RADICES.into_iter().filter(|&radix| radix <= largest && rest.is_multiple_of(radix)) {
         chosen.push(radix);
         search(rest / radix, radix, chosen, best);
         chosen.pop();
@@ -174,7 +174,7 @@ fn search(rest: usize, largest: usize, chosen: &mut Vec<usize>, best: &mut Optio
 pub(super) fn split(points: usize) -> Option<(usize, usize)> {
     let mut columns = points.isqrt();
     while columns > 16 {
-        if points % columns == 0 {
+        if points.is_multiple_of(columns) {
             return Some((columns, points / columns));
         }
         columns -= 1;

@@ -1,14 +1,12 @@
-//! Which regions are Fourier transforms, and the scalar code before, between and after the transforms.
-
-use std::cell::RefCell;
+//! Which regions are Fourier transforms.
 
 use hyenac_ir::{Graph, NodeIndex, Op, Value};
 
+use super::code::Access;
 use super::radix::{MAX_POINTS, Transform};
 use crate::cost::{depends_on, heavy_nodes};
 use crate::family::Refusal;
 use crate::index::Index;
-use crate::scalar::{Emitter, Reader};
 
 /// A real-to-complex transform of the region.
 #[derive(Clone, Debug)]
@@ -53,52 +51,26 @@ pub(super) struct Pattern<'a> {
     pub batches: usize,
     /// Rows of one batch.
     pub channels: usize,
+    /// What the scalar code reads and writes.
+    pub reads: Reads,
 }
 
-/// How a parameter or the output is reached from neighbouring lanes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Access {
-    /// Index of the parameter.
-    pub parameter: usize,
-    /// Whether neighbouring elements of a row are neighbours in memory, or the same element.
-    pub coalesced: bool,
+/// Accesses of the scalar code of a region, by where it stands.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reads {
+    /// Before the signal's transform.
+    pub signal: Vec<Access>,
+    /// Before the filter's transform.
+    pub filter: Vec<Access>,
+    /// Between the transforms.
+    pub spectrum: Vec<Access>,
+    /// After the last transform.
+    pub output: Vec<Access>,
+    /// Whether neighbours along a row are neighbours in the output.
+    pub output_coalesced: bool,
 }
 
-/// Statements and what they compute.
-pub(super) struct Code {
-    /// Statements.
-    pub statements: String,
-    /// An expression for each element asked for.
-    pub elements: Vec<String>,
-    /// Parameters that were read.
-    pub accesses: Vec<Access>,
-}
-
-/// Values that the kernel holds, at known indices.
-struct Held<'a> {
-    body: &'a Graph,
-    entries: Vec<(Value, Vec<Index>, String)>,
-    /// Names of the variables that run along a row.
-    along: [&'static str; 2],
-    accesses: RefCell<Vec<Access>>,
-}
-
-impl Reader for Held<'_> {
-    fn read(&self, value: Value, index: &[Index]) -> Option<String> {
-        if let Op::Parameter { index: parameter, .. } = self.body.op(value) {
-            let runs = |position: &Index| {
-                let text = position.to_string();
-                self.along.iter().any(|name| text.contains(name))
-            };
-            let coalesced = index.last().is_none_or(runs) || !index.iter().any(runs);
-            self.accesses.borrow_mut().push(Access { parameter: *parameter, coalesced });
-            return None;
-        }
-        self.entries.iter().find(|(held, at, _)| *held == value && at == index).map(|(_, _, text)| text.clone())
-    }
-}
-
-fn refusal(op: &str, why: impl Into<String>, larger: bool) -> Refusal {
+pub(super) fn refusal(op: &str, why: impl Into<String>, larger: bool) -> Refusal {
     Refusal { op: op.to_owned(), why: why.into(), larger }
 }
 
@@ -124,7 +96,7 @@ impl<'a> Pattern<'a> {
                 ref op => return Err(refusal(op.mnemonic(), "does not fuse with a transform", false)),
             }
         }
-        let pattern = match (forward.as_slice(), inverse.as_slice()) {
+        let mut pattern = match (forward.as_slice(), inverse.as_slice()) {
             (&[node], []) => Pattern::forward(body, node)?,
             (_, []) => return Err(refusal("rfft", "several transforms need one back to the signal", true)),
             (forward, &[node]) => Pattern::inverse(body, forward, node)?,
@@ -138,13 +110,19 @@ impl<'a> Pattern<'a> {
             return Err(refusal("rfft", why, false));
         }
         // Scalar code must come out for every place where it will stand.
-        for forward in pattern.signal.iter().chain(&pattern.filter) {
-            pattern.input_code(forward, 0)?;
+        let mut reads = Reads::default();
+        if let Some(signal) = &pattern.signal {
+            reads.signal = pattern.input_code(signal, 0)?.accesses;
+        }
+        if let Some(filter) = &pattern.filter {
+            reads.filter = pattern.input_code(filter, 0)?.accesses;
         }
         if pattern.inverse.is_some() {
-            pattern.spectrum_code(0)?;
+            reads.spectrum = pattern.spectrum_code(0)?.accesses;
         }
-        pattern.output_code(0)?;
+        let (code, output_coalesced) = pattern.output_code(0)?;
+        (reads.output, reads.output_coalesced) = (code.accesses, output_coalesced);
+        pattern.reads = reads;
         Ok(pattern)
     }
 
@@ -154,7 +132,16 @@ impl<'a> Pattern<'a> {
         let lead = Index::variable("channel", rows).unflatten(leading(body, spectrum));
         let signal = Some(Forward::of(body, node, lead));
         let points = bins_of(body, spectrum) - 1;
-        Ok(Pattern { body, points, signal, filter: None, inverse: None, batches: 1, channels: rows })
+        Ok(Pattern {
+            body,
+            points,
+            signal,
+            filter: None,
+            inverse: None,
+            batches: 1,
+            channels: rows,
+            reads: Reads::default(),
+        })
     }
 
     fn inverse(body: &'a Graph, forward: &[NodeIndex], node: NodeIndex) -> Result<Pattern<'a>, Refusal> {
@@ -211,97 +198,12 @@ impl<'a> Pattern<'a> {
         }
         let points = bins_of(body, spectrum) - 1;
         let inverse = Some(Inverse { signal: Value::of(node), spectrum, length, lead });
-        Ok(Pattern { body, points, signal, filter, inverse, batches, channels })
+        Ok(Pattern { body, points, signal, filter, inverse, batches, channels, reads: Reads::default() })
     }
 
     /// Rows that the region transforms.
     pub fn rows(&self) -> usize {
         self.batches * self.channels
-    }
-
-    fn emit(
-        &self,
-        entries: Vec<(Value, Vec<Index>, String)>,
-        along: [&'static str; 2],
-        indent: usize,
-        wanted: &[(Value, Vec<Index>)],
-        stored: bool,
-    ) -> Result<Code, Refusal> {
-        let held = Held { body: self.body, entries, along, accesses: RefCell::new(Vec::new()) };
-        let mut emitter = Emitter::new(self.body, &held, indent, "e");
-        let mut elements = Vec::new();
-        for (value, index) in wanted {
-            elements.push(if stored {
-                emitter.stored_element(*value, index)?
-            } else {
-                emitter.element(*value, index)?
-            });
-        }
-        let statements = emitter.finish();
-        Ok(Code { statements, elements, accesses: held.accesses.into_inner() })
-    }
-
-    /// Entries `t0` and `t1` of a row to be transformed.
-    pub fn input_code(&self, forward: &Forward, indent: usize) -> Result<Code, Refusal> {
-        let at = |name| (forward.input, with(&forward.lead, Index::variable(name, forward.length)));
-        self.emit(Vec::new(), ["t0", "t1"], indent, &[at("t0"), at("t1")], false)
-    }
-
-    fn held_spectra(&self) -> Vec<(Value, Vec<Index>, String)> {
-        let mut entries = Vec::new();
-        for (name, forward) in [("signal", &self.signal), ("filter", &self.filter)] {
-            for bin in ["bin", "mirror"] {
-                if let Some(forward) = forward {
-                    let index = with(&forward.lead, self.bin(bin));
-                    entries.push((forward.spectrum, index, format!("{name}.{bin}")));
-                }
-            }
-        }
-        entries
-    }
-
-    fn bin(&self, name: &str) -> Index {
-        Index::variable(name, self.points + 1)
-    }
-
-    /// Bins `bin` and `mirror` of what is transformed back, from `signal.bin`, `filter.mirror` and so on.
-    pub fn spectrum_code(&self, indent: usize) -> Result<Code, Refusal> {
-        let Some(inverse) = &self.inverse else {
-            return Err(refusal("irfft", "is missing", false));
-        };
-        let at = |name| (inverse.spectrum, with(&inverse.lead, self.bin(name)));
-        self.emit(self.held_spectra(), ["bin", "mirror"], indent, &[at("bin"), at("mirror")], false)
-    }
-
-    /// The output at entries `t0` and `t1` of a row, from `y0` and `y1`; or at bins `bin` and `mirror`,
-    /// from `signal.bin` and `signal.mirror`. Each element is an assignment to `o0`. The flag says whether
-    /// neighbours along a row are neighbours in the output.
-    pub fn output_code(&self, indent: usize) -> Result<(Code, bool), Refusal> {
-        let output = self.body.outputs()[0];
-        let (source, lead, names, extent, entries) = match (&self.inverse, &self.signal) {
-            (Some(inverse), _) => {
-                let at = |name| with(&inverse.lead, Index::variable(name, inverse.length));
-                let entries =
-                    vec![(inverse.signal, at("t0"), "y0".to_owned()), (inverse.signal, at("t1"), "y1".to_owned())];
-                (inverse.signal, &inverse.lead, ["t0", "t1"], inverse.length, entries)
-            }
-            (None, Some(signal)) => {
-                (signal.spectrum, &signal.lead, ["bin", "mirror"], self.points + 1, self.held_spectra())
-            }
-            (None, None) => return Err(refusal("region", "has no transform", false)),
-        };
-        let mut wanted = Vec::new();
-        for name in names {
-            let index = with(lead, Index::variable(name, extent));
-            wanted.push((output, follow(self.body, source, &index, output)?));
-        }
-        let coalesced = wanted[0].1.last().is_none_or(|last| extent == 1 || last.to_string().contains(names[0]));
-        let mut code = self.emit(entries, names, indent, &wanted, true)?;
-        let shape = &self.body.ty(output).shape;
-        for (element, (_, index)) in code.elements.iter_mut().zip(&wanted) {
-            *element = format!("o0[{}] = {element};", Index::flatten(shape, index));
-        }
-        Ok((code, coalesced))
     }
 }
 
@@ -326,7 +228,7 @@ fn bins_of(body: &Graph, spectrum: Value) -> usize {
     body.ty(spectrum).shape.last().copied().unwrap_or(1)
 }
 
-fn with(lead: &[Index], last: Index) -> Vec<Index> {
+pub(super) fn with(lead: &[Index], last: Index) -> Vec<Index> {
     let mut index = lead.to_vec();
     index.push(last);
     index
@@ -339,44 +241,4 @@ fn broadcast(own: &[usize], rank: usize, lead: &[Index]) -> Vec<Index> {
         .zip(&lead[skipped..])
         .map(|(&extent, at)| if extent == 1 { Index::constant(0) } else { at.clone() })
         .collect()
-}
-
-/// Where in `output` the element of `source` at `index` ends up, through elementwise ops and views that keep
-/// every element.
-fn follow(body: &Graph, source: Value, index: &[Index], output: Value) -> Result<Vec<Index>, Refusal> {
-    let mut reached: Vec<Option<Vec<Index>>> = vec![None; body.len()];
-    reached[source.node.index()] = Some(index.to_vec());
-    for node in body.nodes().filter(|node| node.index() > source.node.index()) {
-        let op = &body.node(node).op;
-        let shape = &body.node(node).types[0].shape;
-        let stray = |why: &str| refusal(op.mnemonic(), why, false);
-        let mut place: Option<Vec<Index>> = None;
-        for operand in body.operands(node) {
-            let Some(from) = &reached[operand.node.index()] else { continue };
-            let own = &body.ty(operand).shape;
-            let here = match op {
-                Op::Reshape { shape } => Index::flatten(own, from).unflatten(shape),
-                Op::Transpose { permutation } => permutation.iter().map(|&axis| from[axis].clone()).collect(),
-                Op::Add {} | Op::Mul {} | Op::SpectrumMul {} => {
-                    let added = shape.len() - own.len();
-                    if shape[added..] != own[..] || shape[..added].iter().any(|&extent| extent != 1) {
-                        return Err(stray("repeats the transform's result"));
-                    }
-                    let mut index = vec![Index::constant(0); added];
-                    index.extend(from.iter().cloned());
-                    index
-                }
-                Op::Cast { .. } | Op::Neg {} | Op::Abs {} | Op::Exp {} | Op::Sin {} | Op::GeluTanh {} => from.clone(),
-                _ => return Err(stray("needs other elements than its own of the transform's result")),
-            };
-            match &place {
-                Some(place) if *place != here => return Err(stray("needs two elements of the transform's result")),
-                _ => place = Some(here),
-            }
-        }
-        reached[node.index()] = place;
-    }
-    reached[output.node.index()]
-        .take()
-        .ok_or_else(|| refusal("region", "the output does not depend on the transform", false))
 }
