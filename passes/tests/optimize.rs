@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use common::Roofline;
 use hyenac_ir::{BlockConfig, Graph, Op, Rounding, Tensor, evaluate};
-use hyenac_passes::{Fuse, Options, PassError, Precision, optimize};
+use hyenac_passes::{Bounds, Fuse, Options, PassError, Precision, optimize};
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -118,6 +118,26 @@ fn the_block_fuses_and_both_algorithms_are_reported() {
         let calls = report.regions.iter().filter(|region| region.binding == hyenac_ir::Binding::Input);
         assert_eq!(calls.count(), 5, "{}", report.table());
         assert!(report.table().lines().all(|line| line.chars().count() <= 100));
+    }
+}
+
+#[test]
+fn wider_bounds_find_no_cheaper_plan() {
+    let reference = BlockConfig::benchmark().reference_graph(1, 1024).unwrap();
+    let narrow = Bounds::default();
+    let wide = Bounds {
+        per_leaves: 4 * narrow.per_leaves,
+        accepted: 4 * narrow.accepted,
+        blocks: 4 * narrow.blocks,
+        asked_per_leaves: 4 * narrow.asked_per_leaves,
+        asked: 4 * narrow.asked,
+    };
+    for frozen in [false, true] {
+        let total = |bounds| {
+            let options = Options { frozen, bounds, ..Options::default() };
+            optimize(&reference, &options, &Roofline::default()).unwrap().report.total_us
+        };
+        assert_eq!(total(narrow), total(wide));
     }
 }
 
