@@ -160,3 +160,33 @@ impl Error {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_tell_checks_input_and_devices_apart() {
+        assert_eq!(Error::Check("too far".to_owned()).exit_code(), 1);
+        assert_eq!(Error::Usage { what: "--batch".to_owned(), why: "contradicts".to_owned() }.exit_code(), 2);
+        let memory = |needed| CudaError::OutOfMemory { what: "the arena".to_owned(), needed, free: 1 };
+        assert_eq!(Error::Cuda(memory(2)).exit_code(), 2);
+        for missing in [CudaError::DriverMissing, CudaError::NvrtcMissing { tried: Vec::new() }] {
+            assert_eq!(Error::Cuda(missing).exit_code(), 3);
+        }
+    }
+
+    #[test]
+    fn files_come_with_advice() {
+        let path = std::path::PathBuf::from("w.safetensors");
+        let error = Error::File(FileError::Format { path, why: "it is empty".to_owned() });
+        assert_eq!(error.to_string(), "w.safetensors is not a valid safetensors file: it is empty");
+        assert!(error.help().unwrap().to_string().contains("truncated"));
+    }
+
+    #[test]
+    fn memory_says_what_is_needed_and_what_there_is() {
+        let error = Error::Memory { what: "the plan".to_owned(), place: "host", needed: 123, available: 45 };
+        assert_eq!(error.to_string(), "the plan needs 123 bytes of host memory, 45 are available");
+    }
+}

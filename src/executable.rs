@@ -63,7 +63,12 @@ impl Present {
 
 /// The first GPU, with a compiler for its kernels.
 fn usable_gpu() -> Result<CudaDevice, CudaError> {
+    /// Kernels use `cp.async` and `ldmatrix`, which came with compute capability 8.0.
+    const LEAST: u32 = 8;
     let device = CudaDevice::open(0)?;
+    if device.info().compute_capability.0 < LEAST {
+        return Err(CudaError::WrongArchitecture { plan: Device::a100().arch, device: device.arch().to_owned() });
+    }
     discovery::nvrtc()?;
     Ok(device)
 }
