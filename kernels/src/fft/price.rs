@@ -194,7 +194,8 @@ pub(super) fn passes(pattern: &Pattern, form: &passes::Form, traffic: &Traffic, 
             registers: registers(form.column.largest_radix()),
             instructions: lines * n * (issued + ROTATION_INSTRUCTIONS),
             exchanged: lines * n * exchanged,
-            bytes: outside + whole(lines),
+            // A run of pairs of f16 entries fills a sector of 32 bytes from 8 columns on.
+            bytes: outside * (8.0 / form.columns as f64).max(1.0) + whole(lines),
             cached,
             latency_us: MEMORY_LATENCY + latency,
         }
