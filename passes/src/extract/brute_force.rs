@@ -30,8 +30,12 @@ impl Target for Arbitrary {
         let hash = hasher.finish();
         let ops = region.body().nodes().filter(|n| !matches!(region.body().node(*n).op, Op::Parameter { .. })).count();
         // Single ops always have a kernel, so that there is a plan.
-        if ops > 2 && hash % 4 == 0 {
-            return Err(Refusal { op: "region".to_owned(), why: "arbitrary".to_owned(), larger: hash % 8 == 0 });
+        if ops > 2 && hash.is_multiple_of(4) {
+            return Err(Refusal {
+                op: "region".to_owned(),
+                why: "arbitrary".to_owned(),
+                larger: hash.is_multiple_of(8),
+            });
         }
         let time_us = 3.0 + (hash >> 32) as f64 / f64::from(u32::MAX) * (2.0 + ops as f64);
         let (floor_us, launches, scratch_bytes, schedule, basis) = (0.0, 1, 0, String::new(), Basis::Modelled);
