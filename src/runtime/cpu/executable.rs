@@ -1,6 +1,6 @@
 //! A graph of regions with its weights, ready to run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hyenac_ir::{Binding, Graph, IrError, NodeIndex, Op, Rounding, Tensor, evaluate_op};
 
@@ -44,10 +44,12 @@ impl CpuExecutable {
         if mode == Mode::Frozen {
             executable.freeze()?;
         }
-        let steps = executable.needed(|_| true);
-        executable.plan_steps(steps);
-        let read: Vec<NodeIndex> = executable.read_by_calls();
+        let steps = executable.needed();
+        let outputs = executable.read_by(&[]);
+        executable.dies_after = executable.last_uses(&steps, &outputs);
+        let read = executable.read_by(&steps);
         executable.bound.retain(|node, _| read.contains(node));
+        executable.steps = steps;
         Ok(executable)
     }
 
@@ -96,11 +98,13 @@ impl CpuExecutable {
         Ok(())
     }
 
-    /// Computes once what weights alone determine.
+    /// Computes once what weights alone determine, and keeps what a call reads of it.
     fn freeze(&mut self) -> Result<(), Error> {
-        let steps = self.needed(|node| self.graph.node(node).binding == Binding::Weights);
-        // Nothing dies: which of the values a call reads is known only afterwards.
-        let results = self.evaluate(&steps, &vec![None; self.graph.len()], None)?;
+        let of_weights = |node: NodeIndex| self.graph.node(node).binding == Binding::Weights;
+        let (steps, calls): (Vec<NodeIndex>, Vec<NodeIndex>) = self.needed().into_iter().partition(|&n| of_weights(n));
+        let read = self.read_by(&calls);
+        let dies_after = self.last_uses(&steps, &read);
+        let results = self.evaluate(&steps, &dies_after, None)?;
         for (node, values) in self.graph.nodes().zip(results) {
             if !values.is_empty() {
                 self.bound.insert(node, values);
@@ -109,8 +113,8 @@ impl CpuExecutable {
         Ok(())
     }
 
-    /// Nodes that outputs depend on, that are not bound yet, and that `among` admits; in order.
-    fn needed(&self, among: impl Fn(NodeIndex) -> bool) -> Vec<NodeIndex> {
+    /// Nodes that outputs depend on and that are not bound yet, in order.
+    fn needed(&self) -> Vec<NodeIndex> {
         let mut needed = vec![false; self.graph.len()];
         for output in self.graph.outputs() {
             needed[output.node.index()] = true;
@@ -123,33 +127,27 @@ impl CpuExecutable {
             for operand in self.graph.operands(node) {
                 needed[operand.node.index()] = true;
             }
-            if among(node) {
-                steps.push(node);
-            }
+            steps.push(node);
         }
         steps.reverse();
         steps
     }
 
-    fn plan_steps(&mut self, steps: Vec<NodeIndex>) {
-        let mut dies_after = vec![None; self.graph.len()];
-        for (step, &node) in steps.iter().enumerate() {
-            dies_after[node.index()] = Some(step);
-            for operand in self.graph.operands(node) {
-                dies_after[operand.node.index()] = Some(step);
-            }
-        }
-        for output in self.graph.outputs() {
-            dies_after[output.node.index()] = None;
-        }
-        self.steps = steps;
-        self.dies_after = dies_after;
+    /// Nodes whose values some of these steps read, or the outputs.
+    fn read_by(&self, steps: &[NodeIndex]) -> BTreeSet<NodeIndex> {
+        let operands = steps.iter().flat_map(|&step| self.graph.operands(step));
+        operands.chain(self.graph.outputs().iter().copied()).map(|value| value.node).collect()
     }
 
-    /// Bound nodes that a step or an output reads.
-    fn read_by_calls(&self) -> Vec<NodeIndex> {
-        let operands = self.steps.iter().flat_map(|&step| self.graph.operands(step));
-        operands.chain(self.graph.outputs().iter().copied()).map(|value| value.node).collect()
+    /// For each node the step that uses it last, if nobody else needs it afterwards.
+    fn last_uses(&self, steps: &[NodeIndex], kept: &BTreeSet<NodeIndex>) -> Vec<Option<usize>> {
+        let mut last = vec![None; self.graph.len()];
+        for (step, &node) in steps.iter().enumerate() {
+            for value in self.graph.operands(node).iter().map(|operand| operand.node).chain([node]) {
+                last[value.index()] = Some(step).filter(|_| !kept.contains(&value));
+            }
+        }
+        last
     }
 
     /// Evaluates nodes in order and returns their values by node index.
