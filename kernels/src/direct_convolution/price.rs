@@ -14,13 +14,15 @@ use crate::family::{Candidate, Refusal};
 /// Candidates of each tile that are offered.
 const OFFERED: usize = 3;
 /// Share of `mma.sync`'s rate that the Toeplitz product reaches.
-const MATRIX_EFFICIENCY: f64 = 0.45;
+const MATRIX_EFFICIENCY: f64 = 0.6;
 /// Share of the FMA rate that the sliding window reaches.
 const FMA_EFFICIENCY: f64 = 0.6;
 /// One dependent `mma.sync`, microseconds: about 33 cycles.
 const MATRIX_LATENCY_US: f64 = 0.019;
 /// One instruction of a warp that has a scheduler to itself, microseconds.
 const ISSUE_US: f64 = 0.0006;
+/// One access of a warp to shared memory, microseconds.
+const SHARED_US: f64 = 0.0007;
 /// Between two `mma.sync` of one scheduler, microseconds: about 6.4 cycles.
 const MATRIX_ISSUE_US: f64 = 0.0037;
 /// A round of loads that a thread issues together and then waits for, microseconds.
@@ -199,18 +201,23 @@ impl Costs {
         let rounds = (blocks / resident).ceil();
         let items = geometry.split_groups * schedule.channels;
 
-        let flops = blocks * schedule.channels as f64 * busiest * 2.0 * p * p * columns;
+        let steps = blocks * schedule.channels as f64 * busiest;
         let (unit_us, chain_us) = match schedule.operands {
             Operands::F16 => {
-                let tiles = p / 16.0;
-                let sums = if schedule.group == 8 && tiles > 1.0 { 2.0 } else { 1.0 };
-                let chain = (tiles * MATRIX_LATENCY_US / sums).max(tiles * tiles * columns / 8.0 * MATRIX_ISSUE_US);
+                let (tiles, columns) = (p / 16.0, columns / 8.0);
+                let products = tiles * tiles * columns;
+                let sums = if columns == 1.0 && tiles > 1.0 { 2.0 } else { 1.0 };
+                let chain = (tiles * MATRIX_LATENCY_US / sums).max(products * MATRIX_ISSUE_US);
                 let rate = device.f16_rate * MATRIX_EFFICIENCY / multiprocessors;
-                (flops / rate, heaviest * chain)
+                // Short blocks are bound by their operands: every diagonal reads 2 T words and 2 T matrices a column
+                // tile from shared memory, and moves pointers.
+                let shared = 2.0 * tiles * (1.0 + columns) * SHARED_US;
+                let issue = (10.0 + 3.0 * tiles + products) * ISSUE_US / 4.0;
+                (steps * (4096.0 * products / rate).max(shared).max(issue), heaviest * chain)
             }
             Operands::F32 => {
                 let rate = device.f32_rate * FMA_EFFICIENCY / multiprocessors;
-                (flops / rate, heaviest * p * p * ISSUE_US / FMA_EFFICIENCY)
+                (steps * 2.0 * p * p * columns / rate, heaviest * p * p * ISSUE_US / FMA_EFFICIENCY)
             }
         };
         let matrix_us = unit_us.max(rounds * chain_us);
@@ -234,9 +241,8 @@ impl Costs {
         let loads = (elements / width / threads / together).ceil()
             + (taps / width / threads / together).ceil()
             + (items as f64 / schedule.warps as f64).ceil() * (p * columns / width / 32.0 / together).ceil();
-        let latency_us = PHASES_US + LOAD_US * loads / resident.max(1.0);
         device.launch_us
-            + latency_us.max(PHASES_US + 3.0 * LOAD_US) * (1.0 + 0.3 * (rounds - 1.0))
+            + (PHASES_US + LOAD_US * loads) * (1.0 + 0.3 * (rounds - 1.0))
             + work_us.max(moving_us)
             + 0.5 * work_us.min(moving_us)
     }
