@@ -44,3 +44,8 @@ pub use hyenac_kernels::{Device, Mode, Plan};
 pub use hyenac_passes::{Fuse, Precision, Report};
 pub use runtime::cuda::Cache;
 pub use target::Machine;
+
+/// The README's example is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

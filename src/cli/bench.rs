@@ -15,7 +15,9 @@ use super::options::{CompileFlags, InputsName, ModesName, VariantName};
 use super::session::{Session, mode_name};
 use super::summary::{convolution, device_field, field, floor_us, verdict};
 use super::workload::Workload;
-use crate::bench::{CaseReport, Clock, DeviceReport, LaunchReport, Means, Report, SCHEMA, Statistics, Suite, Wanted};
+use crate::bench::{
+    Case, CaseReport, Clock, DeviceReport, LaunchReport, Means, Report, SCHEMA, Statistics, Suite, Wanted,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -80,26 +82,32 @@ impl Bench {
         let mut clock = Clock::new(session.present()).map_err(Failure::from)?;
         let modes = self.mode.modes();
         let mut progress = console.progress("bench", self.suite.cases.len() * modes.len());
+        let wanted = Wanted { repetitions, launches: console.verbose() };
         let mut cases = Vec::new();
-        let mut passed = true;
-        for &case in &self.suite.cases {
-            progress.message(format!("{case}: generating"));
-            let workload = Workload::seeded(self.inputs, &self.config(), case.batch, case.seq_len, self.seed)?;
-            let reference = if self.no_check {
-                None
-            } else {
-                progress.message(format!("{case}: float64"));
-                Some(workload.block.reference(&workload.hidden_states, case.batch, case.seq_len)?)
+        // What was measured before a failure is worth its table and its file.
+        let mut failure = None;
+        'cases: for &case in &self.suite.cases {
+            progress.message(format!("{case}: input and reference"));
+            let prepared = match self.prepare(case) {
+                Ok(prepared) => prepared,
+                Err(error) => {
+                    failure = Some(error);
+                    break;
+                }
             };
             for &mode in &modes {
                 progress.message(format!("{case}: {}", mode_name(mode)));
-                let wanted = Wanted { repetitions, launches: console.verbose() };
-                let report = time(&session, &mut clock, &workload, reference.as_deref(), mode, wanted)?;
-                passed &= report.rel_l2_err.is_none_or(|error| error <= session.bar());
-                cases.push(report);
+                match time(&session, &mut clock, &prepared.0, prepared.1.as_deref(), mode, wanted) {
+                    Ok(report) => cases.push(report),
+                    Err(error) => {
+                        failure = Some(error);
+                        break 'cases;
+                    }
+                }
                 progress.step();
             }
         }
+        let passed = cases.iter().all(|case| case.rel_l2_err.is_none_or(|error| error <= session.bar()));
         drop(progress);
         let report = Report {
             schema: SCHEMA,
@@ -117,7 +125,18 @@ impl Bench {
         if let Some(path) = &self.json {
             write_json(path, &report)?;
         }
-        Ok(Outcome::of(passed))
+        failure.map_or(Ok(Outcome::of(passed)), Err)
+    }
+
+    /// A case's block and input, and its output in float64 unless that is not wanted.
+    fn prepare(&self, case: Case) -> Result<(Workload, Option<Vec<f64>>), Failure> {
+        let workload = Workload::seeded(self.inputs, &self.config(), case.batch, case.seq_len, self.seed)?;
+        let reference = if self.no_check {
+            None
+        } else {
+            Some(workload.block.reference(&workload.hidden_states, case.batch, case.seq_len)?)
+        };
+        Ok((workload, reference))
     }
 
     fn config(&self) -> BlockConfig {

@@ -6,24 +6,14 @@ use std::process::ExitCode;
 use miette::{GraphicalTheme, MietteHandlerOpts};
 
 /// Why a command stopped.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The library says what is wrong.
-    Hyenac(hyenac::Error),
+    #[error(transparent)]
+    Hyenac(#[from] hyenac::Error),
     /// Standard output was closed or is full.
-    Stdout(io::Error),
-}
-
-impl From<hyenac::Error> for Failure {
-    fn from(error: hyenac::Error) -> Failure {
-        Failure::Hyenac(error)
-    }
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Failure {
-        Failure::Stdout(error)
-    }
+    #[error("cannot write to standard output: {0}")]
+    Stdout(#[from] io::Error),
 }
 
 impl Failure {
@@ -42,8 +32,8 @@ impl Failure {
             }
             // The reader has seen enough, as in `hyenac explain | head`.
             Failure::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-            Failure::Stdout(error) => {
-                let _ = writeln!(io::stderr().lock(), "error: cannot write to standard output: {error}");
+            failure @ Failure::Stdout(_) => {
+                let _ = writeln!(io::stderr().lock(), "error: {failure}");
                 ExitCode::from(2)
             }
         }

@@ -1,15 +1,15 @@
 //! `hyenac check --suite`: every shape, preset, distribution and binding, fused and unfused.
 
 use hyenac::check::Comparison;
-use hyenac::{BlockConfig, Fuse, Mode};
+use hyenac::{BlockConfig, Fuse, Mode, Positions};
 
 use super::Outcome;
-use super::console::Console;
+use super::console::{Console, Progress};
 use super::failure::Failure;
 use super::options::{InputsName, VariantName};
 use super::replays::{Replays, replay};
 use super::session::{Session, mode_name};
-use super::summary::{device_field, launches, verdict};
+use super::summary::{device_field, field, launches, verdict};
 use super::table::{Align, table};
 use super::workload::Workload;
 use crate::bench::{Case, Suite};
@@ -42,18 +42,26 @@ impl SuiteBlock {
     }
 }
 
-/// One line of the result.
-struct Row {
+/// One combination.
+#[derive(Clone, Copy)]
+struct Combination {
     case: Case,
     variant: VariantName,
     inputs: InputsName,
     mode: Mode,
     fuse: Fuse,
+}
+
+/// What checking one combination showed.
+struct Checked {
     launches: usize,
     comparison: Comparison,
     replays: Option<Replays>,
     passed: bool,
 }
+
+/// A combination, and what came of it.
+type Row = (Combination, Result<Checked, String>);
 
 /// Checks every combination; a failure of one does not keep the others from being checked.
 pub fn check_suite(
@@ -64,41 +72,66 @@ pub fn check_suite(
     console: &Console,
 ) -> Result<Outcome, Failure> {
     let mut progress = console.progress("check", suite.cases.len() * COMBINATIONS * (1 + replays));
-    let mut rows = Vec::new();
+    let mut rows: Vec<Row> = Vec::new();
     for &case in &suite.cases {
         for variant in [VariantName::Benchmark, VariantName::Hyenadna] {
+            let config = block.config(variant.preset());
+            if config.positions == Positions::Max && case.seq_len > config.l_max {
+                console.note(&format!(
+                    "{case}: left out for {}, whose filter ends at {}",
+                    variant.name(),
+                    config.l_max
+                ));
+                continue;
+            }
             for inputs in [InputsName::Trained, InputsName::Benchmark] {
-                let config = block.config(variant.preset());
-                let workload = Workload::seeded(inputs, &config, case.batch, case.seq_len, block.seed)?;
                 progress.message(format!("{case} {} {}: float64", variant.name(), inputs.name()));
+                let workload = Workload::seeded(inputs, &config, case.batch, case.seq_len, block.seed)?;
                 let reference = workload.block.reference(&workload.hidden_states, case.batch, case.seq_len)?;
                 for fuse in [Fuse::All, Fuse::None] {
                     let session = session.with_fuse(fuse);
                     for mode in [Mode::Live, Mode::Frozen] {
                         progress.message(format!("{case} {} {} {}", variant.name(), inputs.name(), mode_name(mode)));
-                        let (compilation, _) = session.compile(&config, case.batch, case.seq_len, mode)?;
-                        let mut executable = session.bind(&compilation, &workload.block)?;
-                        let output = executable.run(&workload.hidden_states)?;
-                        progress.step();
-                        let comparison = Comparison::of(&output, &reference);
-                        let replays = match replays {
-                            0 => None,
-                            count => Some(replay(&mut executable, &workload.hidden_states, count, &mut progress)?),
-                        };
-                        let matches = inputs == InputsName::Trained || comparison.match_ratio >= MATCH_BAR;
-                        let steady = replays.as_ref().is_none_or(Replays::passed);
-                        let passed = comparison.within(session.bar()) && matches && steady;
-                        let launches = launches(&compilation);
-                        rows.push(Row { case, variant, inputs, mode, fuse, launches, comparison, replays, passed });
+                        let combination = Combination { case, variant, inputs, mode, fuse };
+                        let checked = check(&session, &workload, &reference, combination, replays, &mut progress);
+                        rows.push((combination, checked.map_err(|failure| failure.to_string())));
                     }
                 }
             }
         }
     }
     drop(progress);
-    let passed = rows.iter().filter(|row| row.passed).count();
-    let mut text = device_field(session);
-    text += &format!("\n{}\n", rows_table(&rows));
+    let passed = rows.iter().filter(|(_, checked)| checked.as_ref().is_ok_and(|checked| checked.passed)).count();
+    let text = device_field(session) + &report(session, &rows, passed, replays);
+    console.print(&text)?;
+    Ok(Outcome::of(passed == rows.len()))
+}
+
+fn check(
+    session: &Session,
+    workload: &Workload,
+    reference: &[f64],
+    combination: Combination,
+    replays: usize,
+    progress: &mut Progress,
+) -> Result<Checked, Failure> {
+    let Workload { block, batch, seq_len, hidden_states, .. } = workload;
+    let (compilation, _) = session.compile(block.config(), *batch, *seq_len, combination.mode)?;
+    let mut executable = session.bind(&compilation, block)?;
+    let comparison = Comparison::of(&executable.run(hidden_states)?, reference);
+    progress.step();
+    let replays = match replays {
+        0 => None,
+        count => Some(replay(&mut executable, hidden_states, count, progress)?),
+    };
+    let matches = combination.inputs == InputsName::Trained || comparison.match_ratio >= MATCH_BAR;
+    let steady = replays.as_ref().is_none_or(Replays::passed);
+    let passed = comparison.within(session.bar()) && matches && steady;
+    Ok(Checked { launches: launches(&compilation), comparison, replays, passed })
+}
+
+fn report(session: &Session, rows: &[Row], passed: usize, replays: usize) -> String {
+    let mut text = format!("\n{}\n", rows_table(rows));
     text += &format!(
         "{passed} of {} passed: relative L2 error at most {:.0e} ({}), with the benchmark's inputs also\n\
          at least {:.0}% of the elements within 2.4e-4 + 1e-5 |y|",
@@ -107,16 +140,30 @@ pub fn check_suite(
         session.precision(),
         MATCH_BAR * 100.0
     );
-    for row in &rows {
-        if let Some(replays) = row.replays.as_ref().filter(|replays| !replays.passed()) {
-            text += &format!("\n{} {} {}: {}", row.case, row.variant.name(), mode_name(row.mode), replays.describe());
-        }
+    let mut all_steady = replays > 0;
+    for (Combination { case, variant, mode, fuse, .. }, checked) in rows {
+        let what = match checked {
+            Err(error) => error.clone(),
+            Ok(checked) => match &checked.replays {
+                Some(replays) if !replays.passed() => replays.describe(),
+                _ => continue,
+            },
+        };
+        all_steady = false;
+        let name = format!("{case} {} {} {}: ", variant.name(), mode_name(*mode), fuse_name(*fuse));
+        text += &format!("\n{}", field("FAILED", &(name + &what)).trim_end());
     }
-    if replays > 0 && rows.iter().all(|row| row.replays.as_ref().is_none_or(Replays::passed)) {
+    if all_steady {
         text += &format!("\n{replays} replays of each with changing pointers: bit-identical, no memory lost");
     }
-    console.print(&text)?;
-    Ok(Outcome::of(passed == rows.len()))
+    text
+}
+
+fn fuse_name(fuse: Fuse) -> &'static str {
+    match fuse {
+        Fuse::All => "all",
+        Fuse::None => "none",
+    }
 }
 
 fn rows_table(rows: &[Row]) -> String {
@@ -132,22 +179,19 @@ fn rows_table(rows: &[Row]) -> String {
         ("match", Align::Right),
         ("", Align::Left),
     ];
-    let cells = rows.iter().map(|row| {
+    let cells = rows.iter().map(|(combination, checked)| {
+        let number = |show: &dyn Fn(&Checked) -> String| checked.as_ref().map_or("-".to_owned(), show);
         vec![
-            row.case.to_string(),
-            row.variant.name().to_owned(),
-            row.inputs.name().to_owned(),
-            mode_name(row.mode).to_owned(),
-            match row.fuse {
-                Fuse::All => "all",
-                Fuse::None => "none",
-            }
-            .to_owned(),
-            row.launches.to_string(),
-            format!("{:.1e}", row.comparison.rel_l2_err),
-            format!("{:.1e}", row.comparison.max_abs_err),
-            format!("{:.2}%", row.comparison.match_ratio * 100.0),
-            verdict(row.passed).to_owned(),
+            combination.case.to_string(),
+            combination.variant.name().to_owned(),
+            combination.inputs.name().to_owned(),
+            mode_name(combination.mode).to_owned(),
+            fuse_name(combination.fuse).to_owned(),
+            number(&|checked| checked.launches.to_string()),
+            number(&|checked| format!("{:.1e}", checked.comparison.rel_l2_err)),
+            number(&|checked| format!("{:.1e}", checked.comparison.max_abs_err)),
+            number(&|checked| format!("{:.2}%", checked.comparison.match_ratio * 100.0)),
+            verdict(checked.as_ref().is_ok_and(|checked| checked.passed)).to_owned(),
         ]
     });
     table(&header, cells)
