@@ -8,6 +8,7 @@ mod direct_convolution;
 mod error;
 mod family;
 mod fft;
+mod gemm;
 mod index;
 mod layer_norm;
 mod lower;

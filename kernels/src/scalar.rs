@@ -77,8 +77,9 @@ impl<'a> Emitter<'a> {
             return Ok(name.clone());
         }
         let expression = self.scalar_form(value, index)?;
-        // Names and literals need no variable of their own.
-        let atomic = expression.chars().all(|c| c.is_ascii_alphanumeric() || "._".contains(c));
+        // Names and literals need no variable of their own, nor does another view of an element.
+        let view = matches!(self.body.op(value), Op::Reshape { .. } | Op::Transpose { .. } | Op::Slice { .. });
+        let atomic = view || expression.chars().all(|c| c.is_ascii_alphanumeric() || "._".contains(c));
         let name = if atomic { expression } else { self.bind(self.body.ty(value).dtype, &expression) };
         if let Some(scope) = self.scopes.last_mut() {
             scope.insert(key, name.clone());
