@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 pub fn hyenac() -> Command {
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("hyenac"));
     command.current_dir(env!("CARGO_MANIFEST_DIR")).env_remove("HYENAC_LOG").env_remove("RUST_BACKTRACE");
+    // A cache of the tests' own: they neither fill the user's nor depend on it.
+    command.env("HYENAC_CACHE", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
     command
 }
 
