@@ -71,8 +71,12 @@ pub fn cheapest(
 ) -> Option<Found> {
     let problem = Problem::new(space, outputs, banned)?;
     // A narrow search is quick, and what it finds lets the wide one discard all that cannot be better.
-    let (scout, cost) = problem.search((beam / SCOUT_SHARE).max(1), problem.greedy())?;
-    if scout.exact { Some(scout) } else { problem.search(beam, cost).map(|(found, _)| found) }
+    match problem.search((beam / SCOUT_SHARE).max(1), problem.greedy()) {
+        Some((scout, _)) if scout.exact => Some(scout),
+        Some((scout, cost)) => Some(problem.search(beam, cost).map_or(scout, |(found, _)| found)),
+        // Under a ceiling a beam may keep only states that turn out dearer in the end; without one it always has a plan.
+        None => problem.search(beam, u64::MAX).map(|(found, _)| found),
+    }
 }
 
 impl<'s> Problem<'s> {
