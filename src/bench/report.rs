@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::cli::{Align, table};
+use crate::cli::{Align, short_micros, table};
 
 /// Version of the JSON schema.
 pub const SCHEMA: u32 = 1;
@@ -159,7 +159,7 @@ impl Report {
         let header = [
             ("B x L", Align::Left),
             ("mode", Align::Left),
-            ("median us", Align::Right),
+            ("median", Align::Right),
             ("min", Align::Right),
             ("p95", Align::Right),
             ("hot", Align::Right),
@@ -173,11 +173,11 @@ impl Report {
             vec![
                 format!("{}x{}", case.batch, case.seq_len),
                 case.mode.clone(),
-                format!("{:.1}", case.median_us),
-                format!("{:.1}", case.min_us),
-                format!("{:.1}", case.p95_us),
-                format!("{:.1}", case.hot_us),
-                format!("{:.1}", case.floor_us),
+                short_micros(case.median_us),
+                short_micros(case.min_us),
+                short_micros(case.p95_us),
+                short_micros(case.hot_us),
+                short_micros(case.floor_us),
                 case.kernels.to_string(),
                 case.conv.clone(),
                 case.rel_l2_err.map_or("-".to_owned(), |error| format!("{error:.1e}")),
@@ -240,9 +240,9 @@ mod tests {
             seq_len: 1_000_000,
             mode: mode.to_owned(),
             median_us,
-            min_us: 9_999_999.9,
-            p95_us: 9_999_999.9,
-            hot_us: 9_999_999.9,
+            min_us: 99_999_999.9,
+            p95_us: 99_999_999.9,
+            hot_us: 99_999.9,
             empty_graph_us: Some(3.0),
             floor_us: 999_999.9,
             kernels: 12,
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn the_widest_case_fits_the_table() {
-        let cases = vec![case("live", 9_999_999.9), case("frozen", 9_999_999.9)];
+        let cases = vec![case("live", 99_999_999.9), case("frozen", 999_999.9)];
         let report = Report {
             schema: SCHEMA,
             device: DeviceReport { name: "cpu".to_owned(), sm: None, driver: None, nvrtc: None },

@@ -24,7 +24,7 @@ use clap::{Parser, Subcommand};
 
 use console::Console;
 
-pub use table::{Align, table};
+pub use table::{Align, short_micros, table};
 
 /// How a command that ran to its end went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

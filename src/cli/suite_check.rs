@@ -102,7 +102,7 @@ pub fn check_suite(
     }
     drop(progress);
     let passed = rows.iter().filter(|(_, checked)| checked.as_ref().is_ok_and(|checked| checked.passed)).count();
-    let text = device_field(session) + &report(session, &rows, passed, replays);
+    let text = device_field(session) + &report(&rows, passed, session.bar(), session.precision(), replays);
     console.print(&text)?;
     Ok(Outcome::of(passed == rows.len()))
 }
@@ -130,14 +130,12 @@ fn check(
     Ok(Checked { launches: launches(&compilation), comparison, replays, passed })
 }
 
-fn report(session: &Session, rows: &[Row], passed: usize, replays: usize) -> String {
+fn report(rows: &[Row], passed: usize, bar: f64, precision: &str, replays: usize) -> String {
     let mut text = format!("\n{}\n", rows_table(rows));
     text += &format!(
-        "{passed} of {} passed: relative L2 error at most {:.0e} ({}), with the benchmark's inputs also\n\
+        "{passed} of {} passed: relative L2 error at most {bar:.0e} ({precision}), with the benchmark's inputs also\n\
          at least {:.0}% of the elements within 2.4e-4 + 1e-5 |y|",
         rows.len(),
-        session.bar(),
-        session.precision(),
         MATCH_BAR * 100.0
     );
     let mut all_steady = replays > 0;
@@ -195,4 +193,43 @@ fn rows_table(rows: &[Row]) -> String {
         ]
     });
     table(&header, cells)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(found: f32, replays: Option<Replays>) -> Checked {
+        let passed = found == 1.0 && replays.as_ref().is_none_or(Replays::passed);
+        Checked { launches: 12, comparison: Comparison::of(&[found], &[1.0]), replays, passed }
+    }
+
+    #[test]
+    fn every_failure_is_listed_with_its_reason() {
+        let combination = Combination {
+            case: Case { batch: 32, seq_len: 1_000_000 },
+            variant: VariantName::Hyenadna,
+            inputs: InputsName::Benchmark,
+            mode: Mode::Frozen,
+            fuse: Fuse::None,
+        };
+        let steady = Replays { count: 10, different: 0, memory_change: Some(0) };
+        let leaking = Replays { memory_change: Some(-4096), ..steady.clone() };
+        let unsteady = Replays { different: 3, ..steady.clone() };
+        let rows: Vec<Row> = vec![
+            (combination, Ok(checked(1.0, Some(steady)))),
+            (combination, Ok(checked(f32::NAN, None))),
+            (combination, Ok(checked(1.0, Some(leaking)))),
+            (combination, Ok(checked(1.0, Some(unsteady)))),
+            (combination, Err("no kernel for it".to_owned())),
+        ];
+        let text = report(&rows, 1, 1e-3, "mixed", 10);
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+        for part in ["1 of 5 passed", "inf", "changed by -4096 bytes", "3 DIFFERENT", "no kernel for it"] {
+            assert!(text.contains(part), "`{part}` is missing in:\n{text}");
+        }
+        assert_eq!(text.lines().filter(|line| line.starts_with("32x1000000") && line.ends_with("FAILED")).count(), 4);
+        assert!(!text.contains("bit-identical, no memory lost"), "{text}");
+        assert!(report(&rows[..1], 1, 1e-3, "mixed", 10).contains("bit-identical, no memory lost"));
+    }
 }

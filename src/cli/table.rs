@@ -65,6 +65,16 @@ pub fn micros(time: f64) -> String {
     }
 }
 
+/// A time given in microseconds, in at most seven characters up to a quarter of an hour; without a unit it is in
+/// microseconds.
+pub fn short_micros(time: f64) -> String {
+    match time {
+        t if t >= 1e6 => format!("{:.2}s", t / 1e6),
+        t if t >= 1e5 => format!("{:.1}ms", t / 1e3),
+        t => format!("{t:.1}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,5 +95,8 @@ mod tests {
         assert_eq!(micros(12.34), "12.3 us");
         assert_eq!(micros(12_340.0), "12.34 ms");
         assert_eq!(micros(2.5e6), "2.50 s");
+        assert_eq!(short_micros(99_999.9), "99999.9");
+        assert_eq!(short_micros(999_900.0), "999.9ms");
+        assert_eq!(short_micros(999.99e6), "999.99s");
     }
 }
