@@ -222,18 +222,23 @@ impl<'a> Emitter<'a> {
             Op::ShortConv {} => {
                 let taps = self.body.ty(operands[1]).shape[2];
                 let (channel, time) = (&index[1], &index[2]);
-                let mut sum = String::new();
-                for tap in 0..taps {
-                    let weight =
-                        self.element(operands[1], &[channel.clone(), Index::constant(0), Index::constant(tap as u64)])?;
-                    let back = (taps - 1 - tap) as u64;
+                // The latest tap comes first: what it shares with earlier ones is then computed outside their guards.
+                let mut products = Vec::new();
+                for back in 0..taps as u64 {
+                    let tap = Index::constant(taps as u64 - 1 - back);
+                    let weight = self.element(operands[1], &[channel.clone(), Index::constant(0), tap])?;
                     let source = [index[0].clone(), channel.clone(), time.minus(back)];
                     let x = if time.minimum() >= back {
                         self.element(operands[0], &source)?
                     } else {
                         self.guarded(&format!("{time} >= {back}u"), operands[0], &source)?
                     };
-                    sum = if tap == 0 { format!("{weight} * {x}") } else { format!("fmaf({weight}, {x}, {sum})") };
+                    products.push((weight, x));
+                }
+                let mut sum = String::new();
+                for (weight, x) in products.into_iter().rev() {
+                    sum =
+                        if sum.is_empty() { format!("{weight} * {x}") } else { format!("fmaf({weight}, {x}, {sum})") };
                 }
                 Ok(sum)
             }

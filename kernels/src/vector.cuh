@@ -1,16 +1,18 @@
 // ---- groups of adjacent elements ------------------------------------------------------------------
 
-// Loads COUNT 32-bit words into raw[FIRST ..]; `p` is aligned to their size.
-template <int FIRST, int COUNT, int WORDS>
+// Loads BYTES into the words raw[FIRST ..]; `p` is aligned to them.
+template <int FIRST, int BYTES, int WORDS>
 __device__ __forceinline__ void load_words(uint32 (&raw)[WORDS], const void* p) {
-    if constexpr (COUNT == 4) {
+    if constexpr (BYTES == 16) {
         const uint4 v = __ldg((const uint4*)p);
         raw[FIRST] = v.x; raw[FIRST + 1] = v.y; raw[FIRST + 2] = v.z; raw[FIRST + 3] = v.w;
-    } else if constexpr (COUNT == 2) {
+    } else if constexpr (BYTES == 8) {
         const uint2 v = __ldg((const uint2*)p);
         raw[FIRST] = v.x; raw[FIRST + 1] = v.y;
-    } else {
+    } else if constexpr (BYTES == 4) {
         raw[FIRST] = __ldg((const uint32*)p);
+    } else {
+        raw[FIRST] = __ldg((const half_bits*)p);
     }
 }
 

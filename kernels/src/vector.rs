@@ -25,15 +25,18 @@ pub struct Load {
     pub dtype: DType,
     /// Flat position of the element of lane 0.
     pub address: Index,
-    /// Indices of all axes but the last, by which lanes recognise each other.
-    outer: Vec<Index>,
     /// First 32-bit word among the words that the group loads.
     pub word: usize,
-    /// Number of 32-bit words: 1, 2 or 4.
-    pub words: usize,
+    /// Bytes: 2, 4, 8 or 16.
+    pub bytes: usize,
 }
 
 impl Load {
+    /// Number of 32-bit words that the bytes take.
+    pub fn words(&self) -> usize {
+        self.bytes.div_ceil(4)
+    }
+
     /// The element of a lane, from the loaded words `raw`.
     pub fn element(&self, lane: usize) -> String {
         match self.dtype {
@@ -73,7 +76,7 @@ impl Group {
                 "{:pad$}load_words<{}, {}>(raw, p{} + {});",
                 "",
                 load.word,
-                load.words,
+                load.bytes,
                 load.parameter,
                 load.address,
                 pad = 4 * indent
@@ -139,7 +142,7 @@ impl Lanes<'_> {
         let elements = (0..self.width).map(|lane| element(&mut emitter, lane)).collect::<Result<Vec<_>, _>>()?;
         let code = emitter.finish();
         let loads = reader.loads.into_inner();
-        let words = loads.iter().map(|load| load.words).sum();
+        let words = loads.iter().map(Load::words).sum();
         Ok(Group { loads, words, code, elements })
     }
 
@@ -180,28 +183,31 @@ impl Reader for LoadReader<'_> {
             return Some(expression);
         }
         let Op::Parameter { index: parameter, dtype, shape, .. } = lanes.body.op(value) else { return None };
-        let (extent, (last, outer)) = (shape.last()?, index.split_last()?);
-        let lane = (0..lanes.width).find(|&lane| *last == lanes.index(lane))?;
         let bytes = lanes.width * dtype.bytes();
-        let fits = matches!(bytes, 4 | 8 | 16) && *dtype != DType::C64 && extent.is_multiple_of(lanes.width);
-        if !fits || !self.unconditional[value.node.index()] {
+        let width = lanes.width as u64;
+        let fits = matches!(bytes, 2 | 4 | 8 | 16) && *dtype != DType::C64;
+        if !fits || !lanes.body.ty(value).elements().is_multiple_of(lanes.width) {
             return None;
         }
-        let mut loads = self.loads.borrow_mut();
-        if let Some(load) = loads.iter().find(|load| load.parameter == *parameter && load.outer == outer) {
-            return Some(load.element(lane));
+        if !self.unconditional[value.node.index()] {
+            return None;
         }
-        let mut position = outer.to_vec();
-        position.push(lanes.lane.clone());
-        let load = Load {
-            parameter: *parameter,
-            dtype: *dtype,
-            address: Index::flatten(shape, &position),
-            outer: outer.to_vec(),
-            word: loads.iter().map(|load| load.words).sum(),
-            words: bytes / 4,
-        };
-        let expression = load.element(lane);
+        let address = Index::flatten(shape, index);
+        let mut loads = self.loads.borrow_mut();
+        for load in loads.iter().filter(|load| load.parameter == *parameter) {
+            if let Some(lane) = address.distance_from(&load.address).filter(|&lane| lane < width) {
+                return Some(load.element(lane as usize));
+            }
+        }
+        // The first element of an aligned group begins a load; what depends on the group only, and no lane, does not.
+        let last = index.last()?;
+        let begins = *last == lanes.lane || width > 1 && address.as_constant().is_none();
+        if !begins || !address.is_multiple_of(width) {
+            return None;
+        }
+        let word = loads.iter().map(Load::words).sum();
+        let load = Load { parameter: *parameter, dtype: *dtype, address, word, bytes };
+        let expression = load.element(0);
         loads.push(load);
         Some(expression)
     }

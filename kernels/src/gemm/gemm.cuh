@@ -79,7 +79,7 @@ struct Staging {
 
     // A whole tile through registers, BATCH groups a thread in flight.
     static __device__ __forceinline__ void through_registers(const O& o, unsigned char* shared, uint32 tile, uint32 row0, uint32 limit) {
-        constexpr int BATCH = O::words <= 2 ? 16 : O::words <= 4 ? 8 : 4;
+        constexpr int BATCH = O::words <= 1 ? 32 : O::words <= 2 ? 16 : O::words <= 4 ? 8 : 4;
 #pragma unroll 1
         for (int first = 0; first < items; first += BATCH) {
             uint32 raw[BATCH][O::words + (O::words == 0)];

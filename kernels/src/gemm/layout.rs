@@ -64,11 +64,18 @@ impl Schedule {
                 if step > steps[1] && step / 2 >= parts.product.inner {
                     continue;
                 }
-                for stages in [4, 3, 2] {
+                for stages in [8, 6, 4, 3, 2] {
+                    // Deep pipelines are for small tiles, whose steps are shorter than a load.
+                    if stages > 4 && rows * columns > 64 * 64 {
+                        continue;
+                    }
                     for &resident in residence {
                         for column_tiles in [1, 2, 4, 8] {
                             let repeats = column_tiles > 1;
                             if repeats && (!resident || (column_tiles - 1) * columns >= parts.product.columns) {
+                                continue;
+                            }
+                            if stages > 2 && stages > column_tiles * parts.product.inner.div_ceil(step) + 1 {
                                 continue;
                             }
                             let schedule = Schedule {
@@ -82,7 +89,7 @@ impl Schedule {
                                 column_tiles,
                             };
                             let layout = Layout::of(parts, &schedule);
-                            if layout.shared_bytes <= shared_limit {
+                            if layout.shared_bytes <= shared_limit && layout.blocks() <= i32::MAX as usize {
                                 all.push((schedule, layout));
                             }
                         }
@@ -108,7 +115,7 @@ impl Schedule {
         let multiplying = accumulators + split * fragments + 48;
         let normalising = match (parts.left.is_normalised(), precision) {
             (false, _) => 0,
-            (true, DType::F16) => 96,
+            (true, DType::F16) => 104,
             (true, _) => 136,
         };
         multiplying.max(normalising).next_multiple_of(8).clamp(64, 255)

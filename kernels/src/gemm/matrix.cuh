@@ -23,6 +23,20 @@ __device__ __forceinline__ void wait_for_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
+__device__ __forceinline__ void store_shared_word(uint32 address, uint32 word) {
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
+}
+// Brings BYTES to where their thread reads them later, in the background unless they are too narrow for that.
+template <int BYTES>
+__device__ __forceinline__ void land(uint32 target, const void* source, bool valid) {
+    if constexpr (BYTES >= 4) {
+        copy_async<BYTES>(target, source, valid);
+    } else {
+        const uint32 word = valid ? __ldg((const half_bits*)source) : 0u;
+        store_shared_word(target, word);
+    }
+}
+
 template <int FIRST, int COUNT, int WORDS>
 __device__ __forceinline__ void load_shared_words(uint32 (&raw)[WORDS], uint32 address) {
     if constexpr (COUNT == 4) {
@@ -98,7 +112,9 @@ __device__ __forceinline__ void multiply_step(float (&sum)[C::fragments_m][C::fr
     constexpr int BYTES = C::element_bytes, SLABS = C::step * BYTES / 32;
     constexpr int A_SLAB = ALONG_INNER ? 32 : 32 / BYTES * C::a_pitch * BYTES;
     constexpr int A_FRAGMENT = 16 * BYTES * (ALONG_INNER ? C::a_pitch : 1);
-#pragma unroll
+    // Split operands take too many registers for more at a time.
+    constexpr int UNROLLED = C::precision == 2 ? 2 : SLABS;
+#pragma unroll UNROLLED
     for (int slab = 0; slab < SLABS; ++slab) {
         uint32 right[C::fragments_n][2];
         if constexpr (C::fragments_n % 2 == 0) {

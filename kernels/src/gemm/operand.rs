@@ -119,14 +119,17 @@ impl Operand {
             DType::Tf32 => &[DType::Tf32],
             _ => &[DType::F32, DType::Tf32],
         };
-        let direct = !round && stored.iter().any(|&dtype| group.is_copy_of(dtype));
+        // Copies in the background move 4 bytes or more.
+        let wide = group.loads.iter().all(|load| load.bytes >= 4);
+        let direct = !round && wide && stored.iter().any(|&dtype| group.is_copy_of(dtype));
         let setup = if along_inner {
             "const uint32 k_group = k / width;".to_owned()
         } else {
             let period = product.period();
             format!("const uint32 outer = row / {period}u, t_group = row % {period}u / width;")
         };
-        let source_bytes = if group.words > 0 { (4 * group.words) as f64 / width as f64 } else { 4.0 };
+        let loaded: usize = group.loads.iter().map(|load| load.bytes).sum();
+        let source_bytes = if loaded > 0 { loaded as f64 / width as f64 } else { 4.0 };
         Operand { along_inner, width, direct, round, source_bytes, group, after: None, eps: 0.0, setup }
     }
 
@@ -143,6 +146,11 @@ impl Operand {
         operand.after = Some(after);
         operand.eps = norm.eps;
         Ok(operand)
+    }
+
+    /// Whether loads are too narrow to run in the background.
+    pub fn is_narrow(&self) -> bool {
+        self.group.loads.iter().any(|load| load.bytes < 4)
     }
 
     /// Whether rows are normalised on the way.
@@ -201,7 +209,8 @@ impl Operand {
         // Words land thread after thread, load after load.
         let copies = self.copies(|load, bytes| {
             format!(
-                "copy_async<{bytes}>(landing + {} * THREADS + threadIdx.x * {bytes}, p{} + (valid ? {} : 0u), valid);",
+                "land<{}>(landing + {} * THREADS + threadIdx.x * {bytes}, p{} + (valid ? {} : 0u), valid);",
+                load.bytes,
                 4 * load.word,
                 load.parameter,
                 load.address
@@ -213,7 +222,7 @@ impl Operand {
             format!(
                 "load_shared_words<{}, {}>(raw, landing + {} * THREADS + threadIdx.x * {bytes});",
                 load.word,
-                load.words,
+                load.words(),
                 4 * load.word
             )
         });
@@ -226,6 +235,6 @@ impl Operand {
     }
 
     fn copies(&self, statement: impl Fn(&crate::vector::Load, usize) -> String) -> String {
-        self.group.loads.iter().map(|load| format!("        {}\n", statement(load, 4 * load.words))).collect()
+        self.group.loads.iter().map(|load| format!("        {}\n", statement(load, 4 * load.words()))).collect()
     }
 }

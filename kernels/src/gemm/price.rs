@@ -103,13 +103,25 @@ impl<'a> Price<'a> {
         let exposed = 0.5 / (together * warps / 4.0).max(1.0);
         let busy_us = own * (most + exposed * (all - most));
 
-        let norm_us = if left.is_normalised() { NORM_BATCH_US * (rows / warps / 4.0).max(1.0) + 0.4 } else { 0.0 };
-        let depth_of_pipeline = (schedule.stages - 1) as f64;
-        let wait = (LOAD_US / depth_of_pipeline).max(STEP_US);
-        let chain_us = START_US + norm_us + tiles * (layout.steps as f64 * wait + END_US) + 0.3 * most;
+        // What happens to the left tile before the first step.
+        let groups = rows * depth / left.width as f64 / (32.0 * warps);
+        let batch = (32.0 / left.group.words.max(1) as f64).clamp(4.0, 32.0);
+        let stage_us = if left.is_normalised() {
+            0.4 + NORM_BATCH_US * (rows / warps / 4.0).max(1.0)
+        } else if schedule.resident && !left.direct {
+            LOAD_US * (groups / batch).ceil()
+        } else {
+            0.0
+        };
+        let pipeline = (schedule.stages - 1) as f64;
+        // Loads that cannot run in the background are waited for in every step.
+        let narrow = [left.is_narrow() && !schedule.resident, right.is_narrow()];
+        let waits = narrow.into_iter().filter(|&narrow| narrow).count() as f64;
+        let step_us = (LOAD_US / pipeline).max(STEP_US) + LOAD_US * waits;
+        let chain_us = START_US + stage_us + tiles * (layout.steps as f64 * step_us + END_US) + 0.3 * most;
         let rounds = (own / resident as f64).ceil();
         let latency_us = rounds * chain_us;
-        let inside = latency_us.max(busy_us + START_US + 0.5 * norm_us + END_US).max(memory_us(self.bytes, device));
+        let inside = latency_us.max(busy_us + START_US + 0.5 * stage_us + END_US).max(memory_us(self.bytes, device));
         // Ties go to fewer bytes of shared memory.
         device.launch_us + inside + 1e-9 * layout.shared_bytes as f64
     }

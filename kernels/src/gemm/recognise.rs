@@ -146,7 +146,7 @@ pub struct Affinity {
     pub first: usize,
     /// Along the second index.
     pub second: usize,
-    /// The largest element among them, bytes.
+    /// The largest element among them, or of all parameters if there are none, bytes.
     pub widest: usize,
 }
 
@@ -162,15 +162,19 @@ pub fn affinity(
     let mut emitter = Emitter::new(body, &probe, 0, "v");
     evaluate(&mut emitter)?;
     let mut affinity = Affinity { first: 0, second: 0, widest: 0 };
-    for (last, bytes) in probe.last.into_inner() {
-        if last == *first {
+    let reads = probe.last.into_inner();
+    for &(ref last, bytes) in &reads {
+        if last == first {
             affinity.first += bytes;
-        } else if last == *second {
+        } else if last == second {
             affinity.second += bytes;
         } else {
             continue;
         }
         affinity.widest = affinity.widest.max(bytes);
+    }
+    if affinity.widest == 0 {
+        affinity.widest = reads.iter().map(|&(_, bytes)| bytes).max().unwrap_or(0);
     }
     Ok(affinity)
 }

@@ -34,7 +34,7 @@ fn snapshot(name: &str, text: &str) {
 fn a_plain_norm_loads_and_stores_sixteen_bytes_a_lane() {
     let (body, _, norm) = norm_body(&[2, 131, 256]);
     let text = emitted(&lower_all(&body.region(norm))[2]);
-    assert!(text.contains("load_words<0, 4>(raw, p0 + ((row * 256u) + (k_group * 4u)));"), "{text}");
+    assert!(text.contains("load_words<0, 16>(raw, p0 + ((row * 256u) + (k_group * 4u)));"), "{text}");
     assert!(text.contains("store_group(o0 + ((row * 256u) + (k_group * 4u)), y);"), "{text}");
     snapshot("layer_norm_plain", &text);
 }
