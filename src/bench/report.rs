@@ -164,7 +164,7 @@ impl Report {
             ("p95", Align::Right),
             ("hot", Align::Right),
             ("floor", Align::Right),
-            ("launches", Align::Right),
+            ("kernels", Align::Right),
             ("conv", Align::Left),
             ("rel L2", Align::Right),
             ("match", Align::Right),

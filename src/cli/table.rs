@@ -69,8 +69,9 @@ pub fn micros(time: f64) -> String {
 /// microseconds.
 pub fn short_micros(time: f64) -> String {
     match time {
-        t if t >= 1e6 => format!("{:.2}s", t / 1e6),
-        t if t >= 1e5 => format!("{:.1}ms", t / 1e3),
+        // The limits are those of what is printed, after rounding.
+        t if t >= 999_950.0 => format!("{:.2}s", t / 1e6),
+        t if t >= 99_999.95 => format!("{:.1}ms", t / 1e3),
         t => format!("{t:.1}"),
     }
 }
