@@ -20,6 +20,7 @@ mod source;
 #[cfg(test)]
 mod testing;
 mod vector;
+mod warpgroup;
 
 pub use device::Device;
 pub use error::LowerError;

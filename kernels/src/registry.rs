@@ -8,7 +8,16 @@ use crate::family::{Candidate, Family, Lowered, Refusal};
 
 /// Every kernel family. Order breaks ties between equal prices.
 pub fn families() -> &'static [&'static dyn Family] {
-    &[&crate::map::Map, &crate::chain::ChainFamily, &crate::layer_norm::LayerNorm, &crate::gemm::Gemm, &crate::direct_convolution::DirectConvolution, &crate::fft::Fft]
+    &[
+        &crate::map::Map,
+        &crate::chain::ChainFamily,
+        &crate::layer_norm::LayerNorm,
+        &crate::gemm::Gemm,
+        &crate::warpgroup::panel::Panel,
+        &crate::warpgroup::tail::TailFamily,
+        &crate::direct_convolution::DirectConvolution,
+        &crate::fft::Fft,
+    ]
 }
 
 /// The cheapest candidate for a region over all families.

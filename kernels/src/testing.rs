@@ -41,8 +41,7 @@ pub fn filter_network(length: usize, order: usize, channels: usize, transposed: 
     let frequency = body.parameter(DType::F32, &[1, order]);
     let mut h = z;
     for inner in [5, order, order] {
-        let (weight, bias) =
-            (body.parameter(DType::F32, &[order, inner]), body.parameter(DType::F32, &[order]));
+        let (weight, bias) = (body.parameter(DType::F32, &[order, inner]), body.parameter(DType::F32, &[order]));
         h = body.op(Op::Linear {}, &[h, weight]);
         h = body.op(Op::Add {}, &[h, bias]);
         h = body.op(Op::Mul {}, &[h, frequency]);

@@ -20,12 +20,16 @@ pub const BEAM_WIDTH: usize = 2_000;
 pub struct Bounds {
     /// With the same algorithm on the same input-dependent values, in whatever formats: the cheapest.
     pub per_leaves: usize,
+    /// With the same algorithm on weights moved into the same layouts: the most promising.
+    pub per_layouts: usize,
     /// Accepted by the target, of one algorithm: the most promising.
     pub accepted: usize,
     /// Refused alone but promised within something larger, of one algorithm: the most promising.
     pub blocks: usize,
     /// That the target is asked about, with the same algorithm on the same input-dependent values.
     pub asked_per_leaves: usize,
+    /// That the target is asked about, with the same algorithm on weights moved into the same layouts.
+    pub asked_per_layouts: usize,
     /// That the target is asked about, of one algorithm: the most promising.
     pub asked: usize,
 }
@@ -34,16 +38,26 @@ impl Bounds {
     /// No bounds, for small graphs.
     pub const NONE: Bounds = Bounds {
         per_leaves: usize::MAX,
+        per_layouts: usize::MAX,
         accepted: usize::MAX,
         blocks: usize::MAX,
         asked_per_leaves: usize::MAX,
+        asked_per_layouts: usize::MAX,
         asked: usize::MAX,
     };
 }
 
 impl Default for Bounds {
     fn default() -> Bounds {
-        Bounds { per_leaves: 4, accepted: 32, blocks: 32, asked_per_leaves: 12, asked: 160 }
+        Bounds {
+            per_leaves: 4,
+            per_layouts: 3,
+            accepted: 32,
+            blocks: 32,
+            asked_per_leaves: 12,
+            asked_per_layouts: 6,
+            asked: 160,
+        }
     }
 }
 

@@ -127,9 +127,11 @@ fn wider_bounds_find_no_cheaper_plan() {
     let narrow = Bounds::default();
     let wide = Bounds {
         per_leaves: 4 * narrow.per_leaves,
+        per_layouts: 4 * narrow.per_layouts,
         accepted: 4 * narrow.accepted,
         blocks: 4 * narrow.blocks,
         asked_per_leaves: 4 * narrow.asked_per_leaves,
+        asked_per_layouts: 4 * narrow.asked_per_layouts,
         asked: 4 * narrow.asked,
     };
     for frozen in [false, true] {

@@ -223,7 +223,8 @@ impl Enumerator<'_> {
                 }
             }
         }
-        let drafts = self.keep(drafts, self.bounds.asked_per_leaves, self.bounds.asked);
+        let drafts =
+            self.keep(drafts, [self.bounds.asked_per_leaves, self.bounds.asked_per_layouts, self.bounds.asked]);
         let (mut offered, mut blocks) = (Vec::new(), Vec::new());
         for (mut draft, answer) in self.ask(drafts, class, None)? {
             match answer {
@@ -240,7 +241,7 @@ impl Enumerator<'_> {
             }
         }
         for (drafts, bound) in [(offered, self.bounds.accepted), (blocks, self.bounds.blocks)] {
-            let drafts = self.keep(drafts, self.bounds.per_leaves, bound);
+            let drafts = self.keep(drafts, [self.bounds.per_leaves, self.bounds.per_layouts, bound]);
             kept.extend(drafts.into_iter().map(|draft| draft.block));
         }
         self.open.remove(&class);
@@ -273,33 +274,41 @@ impl Enumerator<'_> {
     }
 
     /// The most promising: by what they and all they load would cost, then by term. Every algorithm has its own
-    /// bound, so that a plan without the favourite remains.
-    fn keep(&mut self, mut drafts: Vec<Draft>, per_leaves: usize, per_algorithm: usize) -> Vec<Draft> {
+    /// bound, so that a plan without the favourite remains, and so have layouts, which pay only later.
+    fn keep(&mut self, mut drafts: Vec<Draft>, [per_leaves, per_layouts, per_algorithm]: [usize; 3]) -> Vec<Draft> {
         let before = drafts.len();
         drafts.sort_by_cached_key(|draft| {
             (draft.block.estimate.saturating_add(self.leaf_cost(&draft.block.fragment)), draft.term.clone())
         });
         let mut leaves: BTreeMap<_, usize> = BTreeMap::new();
         let mut algorithms: BTreeMap<_, usize> = BTreeMap::new();
+        let mut relaid: BTreeMap<_, usize> = BTreeMap::new();
         drafts.retain(|draft| {
             let fragment = &draft.block.fragment;
+            let (loaded, layouts) = self.loaded(fragment);
             let algorithm = fragment.algorithm(self.forest);
-            let same_leaves = leaves.entry((algorithm.clone(), self.loaded(fragment))).or_default();
+            let same_leaves = leaves.entry((algorithm.clone(), layouts.clone(), loaded)).or_default();
             *same_leaves += 1;
             if *same_leaves > per_leaves {
                 return false;
             }
-            let same_algorithm = algorithms.entry(algorithm).or_default();
-            *same_algorithm += 1;
-            *same_algorithm <= per_algorithm
+            if layouts.is_empty() {
+                let same_algorithm = algorithms.entry(algorithm).or_default();
+                *same_algorithm += 1;
+                return *same_algorithm <= per_algorithm;
+            }
+            let same_layouts = relaid.entry((algorithm, layouts)).or_default();
+            *same_layouts += 1;
+            *same_layouts <= per_layouts
         });
         self.dropped += before - drafts.len();
         drafts
     }
 
     /// What a fragment loads that matters to the structure of a plan: the values that depend on the input, or
-    /// all where none does, whatever their formats.
-    fn loaded(&self, fragment: &Fragment) -> Vec<Class> {
+    /// all where none does, whatever their formats, and the layouts that others are moved into, since some
+    /// kernels want a weight in panels from their first product on.
+    fn loaded(&self, fragment: &Fragment) -> (Vec<Class>, Vec<&[usize]>) {
         let value = |leaf: &Class| match self.forest.origins(*leaf).first() {
             Some(Origin::Mat(_, root)) => *root,
             _ => *leaf,
@@ -311,7 +320,18 @@ impl Enumerator<'_> {
         }
         loaded.sort_unstable();
         loaded.dedup();
-        loaded
+        let moved = |leaf: &&Class| {
+            self.forest.origins(**leaf).iter().any(|origin| match origin {
+                Origin::Mat(_, root) => self.forest.steps(*root).iter().any(Step::moves),
+                Origin::Source(_) => false,
+            })
+        };
+        let fixed = fragment.leaves.iter().filter(|leaf| !depends(leaf) && moved(leaf));
+        let mut layouts: Vec<&[usize]> =
+            fixed.filter_map(|leaf| self.forest.value(*leaf)).map(|value| &value.ty.shape[..]).collect();
+        layouts.sort_unstable();
+        layouts.dedup();
+        (loaded, layouts)
     }
 
     fn leaf_cost(&self, fragment: &Fragment) -> u64 {

@@ -29,6 +29,13 @@ pub enum Step {
     },
 }
 
+impl Step {
+    /// Whether the step changes the order of elements.
+    pub fn moves(&self) -> bool {
+        matches!(self, Step::Compute { op: Op::Transpose { .. }, .. })
+    }
+}
+
 /// One way to have a stored value.
 #[derive(Clone, Debug)]
 pub enum Origin {

@@ -16,20 +16,44 @@ pub enum Function {
     FftSize,
     /// `(last-extent ?x)`: the extent of the last axis.
     LastExtent,
+    /// `(extents ?x)`: the shape.
+    Extents,
+    /// `(split-rows ?w)`: the shape `[N / 64, 64, K / 8, 8]` of a matrix `[N, K]`.
+    SplitRows,
+    /// `(split-columns ?w)`: the shape `[N, K / 8, 8]` of a matrix `[N, K]`.
+    SplitColumns,
 }
 
 impl Function {
     /// Every function with its name in rule files.
-    pub const ALL: [(&'static str, Function); 2] =
-        [("fft-size", Function::FftSize), ("last-extent", Function::LastExtent)];
+    pub const ALL: [(&'static str, Function); 5] = [
+        ("fft-size", Function::FftSize),
+        ("last-extent", Function::LastExtent),
+        ("extents", Function::Extents),
+        ("split-rows", Function::SplitRows),
+        ("split-columns", Function::SplitColumns),
+    ];
 
-    /// The attribute, or nothing for a value without axes.
+    /// The attribute, or nothing for a value that has none.
     pub fn apply(self, ty: &Type) -> Option<Head> {
-        let last = *ty.shape.last()?;
-        Some(Head::Integer(match self {
-            Function::FftSize => fft_size(last),
-            Function::LastExtent => last,
-        }))
+        let matrix = || match ty.shape[..] {
+            [rows, columns] => Some((rows, columns)),
+            _ => None,
+        };
+        let whole = |extent: usize, part: usize| extent.is_multiple_of(part).then_some(extent / part);
+        Some(match self {
+            Function::FftSize => Head::Integer(fft_size(*ty.shape.last()?)),
+            Function::LastExtent => Head::Integer(*ty.shape.last()?),
+            Function::Extents => Head::List(ty.shape.as_slice().into()),
+            Function::SplitRows => {
+                let (rows, columns) = matrix()?;
+                Head::List([whole(rows, 64)?, 64, whole(columns, 8)?, 8].into())
+            }
+            Function::SplitColumns => {
+                let (rows, columns) = matrix()?;
+                Head::List([rows, whole(columns, 8)?, 8].into())
+            }
+        })
     }
 }
 

@@ -39,7 +39,7 @@ impl Sort {
     }
 }
 
-const CONDITIONS: [&str; 4] = ["precision-allows", "depends-on-input", "weights-only", "lossless"];
+const CONDITIONS: [&str; 6] = ["precision-allows", "depends-on-input", "weights-only", "widens", "narrows", "lossless"];
 
 /// Reads every rule of a file.
 pub(super) fn rules(file: &str, text: &str) -> Result<Vec<Rule>, RuleError> {
@@ -172,8 +172,11 @@ impl Reader<'_, '_> {
                 tensor.extents.push(Extent::Exactly(exact));
             } else if text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
                 tensor.extents.push(Extent::Named(text.clone()));
+            } else if let Some(multiple) = multiple(text) {
+                tensor.extents.push(multiple);
             } else {
-                return Err(self.cursor.error_at(place, format!("`{text}` is no extent: a number, a name or ..")));
+                let message = format!("`{text}` is no extent: a number, a name, a multiple such as 64*P, or ..");
+                return Err(self.cursor.error_at(place, message));
             }
             if !self.cursor.at("]") {
                 self.cursor.expect(",")?;
@@ -200,6 +203,8 @@ impl Reader<'_, '_> {
             }
             "depends-on-input" => Condition::DependsOnInput(self.declared(true)?),
             "weights-only" => Condition::WeightsOnly(self.declared(true)?),
+            "widens" => Condition::Widens(self.declared(true)?),
+            "narrows" => Condition::Narrows(self.declared(true)?),
             _ => Condition::Lossless(self.declared(false)?, self.declared(true)?),
         };
         self.cursor.expect(")")?;
@@ -326,6 +331,14 @@ impl Reader<'_, '_> {
             }
         }
     }
+}
+
+/// A multiple of a named extent.
+fn multiple(text: &str) -> Option<Extent> {
+    let (factor, name) = text.split_once('*')?;
+    let factor = factor.parse().ok().filter(|&factor: &usize| factor > 0)?;
+    let named = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    named.then(|| Extent::Multiple(factor, name.to_owned()))
 }
 
 /// Whether `trip` is `value` stored and loaded again.

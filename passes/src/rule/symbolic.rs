@@ -45,6 +45,8 @@ pub enum Extent {
     Exactly(usize),
     /// The same number wherever the name stands in the rule.
     Named(String),
+    /// A multiple, written `64*P`, of what the name stands for.
+    Multiple(usize, String),
 }
 
 /// A symbolic tensor type, for example `f32[.., K]`.
@@ -137,6 +139,7 @@ impl fmt::Display for VariableType {
                 let extents = tensor.extents.iter().map(|extent| match extent {
                     Extent::Exactly(value) => value.to_string(),
                     Extent::Named(name) => name.clone(),
+                    Extent::Multiple(factor, name) => format!("{factor}*{name}"),
                 });
                 write!(f, "{}]", leading.chain(extents).collect::<Vec<_>>().join(", "))
             }
@@ -169,6 +172,10 @@ impl Extents {
             && symbolic.extents.iter().zip(trailing).all(|(extent, &actual)| match extent {
                 Extent::Exactly(exact) => *exact == actual,
                 Extent::Named(name) => *self.named.entry(name.clone()).or_insert(actual) == actual,
+                Extent::Multiple(factor, name) => {
+                    actual.is_multiple_of(*factor)
+                        && *self.named.entry(name.clone()).or_insert(actual / factor) == actual / factor
+                }
             })
     }
 }

@@ -62,6 +62,9 @@ fn tensor(symbolic: &TensorType, extents: &mut Extents, rng: &mut ChaCha8Rng) ->
         shape.push(match extent {
             Extent::Exactly(exact) => *exact,
             Extent::Named(name) => *extents.named.entry(name.clone()).or_insert(rng.random_range(1..=6)),
+            Extent::Multiple(factor, name) => {
+                factor * *extents.named.entry(name.clone()).or_insert(rng.random_range(1..=2))
+            }
         });
     }
     Type::new(dtype, shape)

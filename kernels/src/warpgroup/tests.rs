@@ -1,0 +1,125 @@
+use hyenac_ir::{DType, Op, Region, Value};
+
+use crate::device::Device;
+use crate::family::{Family, Lowered};
+use crate::testing::Body;
+
+use super::panel::Panel;
+use super::tail::TailFamily;
+
+fn row_packed(body: &mut Body, n: usize, k: usize) -> Value {
+    let stored = body.parameter(DType::F16, &[n / 64, k / 8, 64, 8]);
+    let moved = body.op(Op::Transpose { permutation: vec![0, 2, 1, 3] }, &[stored]);
+    body.op(Op::Reshape { shape: vec![n, k] }, &[moved])
+}
+
+fn column_packed(body: &mut Body, n: usize, k: usize) -> Value {
+    let stored = body.parameter(DType::F16, &[k / 8, n, 8]);
+    let moved = body.op(Op::Transpose { permutation: vec![1, 0, 2] }, &[stored]);
+    body.op(Op::Reshape { shape: vec![n, k] }, &[moved])
+}
+
+/// out = gelu(norm(r) W1 + b1) W2 + b2 + r with r = y^T Wo + bo + x.
+fn block_tail(batch: usize, length: usize, d: usize, hidden: usize) -> Region {
+    let mut body = Body::default();
+    let y = body.parameter(DType::F16, &[batch, d, length]);
+    let y = body.op(Op::Transpose { permutation: vec![0, 2, 1] }, &[y]);
+    let w = column_packed(&mut body, d, d);
+    let r = body.op(Op::Linear {}, &[y, w]);
+    let bias = body.parameter(DType::F32, &[d]);
+    let r = body.op(Op::Add {}, &[r, bias]);
+    let x = body.parameter(DType::F32, &[batch, length, d]);
+    let r = body.op(Op::Add {}, &[r, x]);
+    let (scale, shift) = (body.parameter(DType::F32, &[d]), body.parameter(DType::F32, &[d]));
+    let n = body.op(Op::LayerNorm { eps: 1e-5 }, &[r, scale, shift]);
+    let n = body.op(Op::Cast { dtype: DType::F16 }, &[n]);
+    let w = row_packed(&mut body, hidden, d);
+    let h = body.op(Op::Linear {}, &[n, w]);
+    let bias = body.parameter(DType::F32, &[hidden]);
+    let h = body.op(Op::Add {}, &[h, bias]);
+    let h = body.op(Op::GeluTanh {}, &[h]);
+    let h = body.op(Op::Cast { dtype: DType::F16 }, &[h]);
+    let w = column_packed(&mut body, d, hidden);
+    let out = body.op(Op::Linear {}, &[h, w]);
+    let bias = body.parameter(DType::F32, &[d]);
+    let out = body.op(Op::Add {}, &[out, bias]);
+    let out = body.op(Op::Add {}, &[out, r]);
+    body.region(out)
+}
+
+/// q = transpose(norm(x) W + b), rounded.
+fn block_head(batch: usize, length: usize, d: usize, columns: usize) -> Region {
+    let mut body = Body::default();
+    let x = body.parameter(DType::F32, &[batch, length, d]);
+    let (scale, shift) = (body.parameter(DType::F32, &[d]), body.parameter(DType::F32, &[d]));
+    let n = body.op(Op::LayerNorm { eps: 1e-5 }, &[x, scale, shift]);
+    let n = body.op(Op::Cast { dtype: DType::F16 }, &[n]);
+    let w = row_packed(&mut body, columns, d);
+    let q = body.op(Op::Linear {}, &[n, w]);
+    let bias = body.parameter(DType::F32, &[columns]);
+    let q = body.op(Op::Add {}, &[q, bias]);
+    let q = body.op(Op::Transpose { permutation: vec![0, 2, 1] }, &[q]);
+    let q = body.op(Op::Cast { dtype: DType::F16 }, &[q]);
+    body.region(q)
+}
+
+fn lower_all(family: &dyn Family, region: &Region) -> Vec<Lowered> {
+    let device = Device::h200();
+    let candidates = family.candidates(region, &device).unwrap();
+    candidates.iter().map(|candidate| family.lower(region, &candidate.schedule, &device).unwrap()).collect()
+}
+
+/// What is emitted for the region, without the skeleton that all kernels of the family share.
+fn emitted(lowered: &Lowered) -> String {
+    let source = &lowered.kernels[0].source.source;
+    source[source.find("struct config").unwrap()..].to_owned()
+}
+
+fn snapshot(name: &str, text: &str) {
+    insta::with_settings!({ snapshot_path => concat!(env!("CARGO_MANIFEST_DIR"), "/../snapshots/kernels"),
+                            prepend_module_to_snapshot => false, omit_expression => true }, {
+        insta::assert_snapshot!(name, text);
+    });
+}
+
+#[test]
+fn the_whole_tail_of_a_block_is_one_kernel() {
+    let lowered = lower_all(&TailFamily, &block_tail(1, 131, 256, 1024));
+    assert_eq!(lowered.iter().map(|lowered| lowered.kernels[0].grid[0]).collect::<Vec<_>>(), [3, 6, 12]);
+    snapshot("tail_block", &emitted(&lowered[2]));
+}
+
+#[test]
+fn the_head_of_a_block_streams_its_weight_past_normalised_rows() {
+    let lowered = lower_all(&Panel, &block_head(2, 1024, 256, 768));
+    snapshot("panel_head", &emitted(&lowered[0]));
+}
+
+#[test]
+fn other_devices_and_plain_weights_are_refused() {
+    let region = block_tail(1, 64, 256, 1024);
+    for device in [Device::a100(), Device::b200()] {
+        assert!(TailFamily.candidates(&region, &device).unwrap_err().why.contains("sm_90a"));
+    }
+    let mut body = Body::default();
+    let (x, w) = (body.parameter(DType::F16, &[64, 256]), body.parameter(DType::F16, &[64, 256]));
+    let y = body.op(Op::Linear {}, &[x, w]);
+    assert!(Panel.candidates(&body.region(y), &Device::h200()).unwrap_err().why.contains("panels"));
+}
+
+#[test]
+#[ignore = "writes every emitted source to the folder named by HYENAC_DUMP, for a compiler run by hand"]
+fn dump() {
+    let Ok(folder) = std::env::var("HYENAC_DUMP") else { return };
+    for (name, lowered) in [
+        ("tail", lower_all(&TailFamily, &block_tail(8, 997, 256, 1024))),
+        ("tail_even", lower_all(&TailFamily, &block_tail(2, 4096, 256, 1024))),
+        ("tail_narrow", lower_all(&TailFamily, &block_tail(1, 100, 128, 512))),
+        ("panel", lower_all(&Panel, &block_head(8, 997, 256, 768))),
+        ("panel_even", lower_all(&Panel, &block_head(2, 4096, 256, 768))),
+    ] {
+        for (index, lowered) in lowered.iter().enumerate() {
+            std::fs::write(format!("{folder}/{name}_{index}.cu"), &lowered.kernels[0].source.source).unwrap();
+        }
+    }
+}
