@@ -134,7 +134,8 @@ fn for_the_host(source: &str) -> String {
 /// The emulator of a kernel, compiled; `None` without a compiler.
 fn build(kernel: &Kernel, types: &[DType], output_bytes: usize, folder: &Path) -> Option<std::path::PathBuf> {
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
-    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) || Command::new(&compiler).arg("--version").output().is_err()
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64"))
+        || Command::new(&compiler).arg("--version").output().is_err()
     {
         eprintln!("not emulated: {compiler} for x86-64 Linux is needed");
         return None;
@@ -146,7 +147,7 @@ fn build(kernel: &Kernel, types: &[DType], output_bytes: usize, folder: &Path) -
         .map(|(position, dtype)| format!("({}*)p[{position}]", if *dtype == F16 { "half_bits" } else { "float" }))
         .collect();
     let text = format!(
-        "#define SHARED_BYTES {}u\n#define THREADS {}u\n#define BLOCKS {}u\n#define OUTPUT_BYTES {output_bytes}u\n\
+        "#define KERNEL_SHARED_BYTES {}u\n#define KERNEL_THREADS {}u\n#define KERNEL_BLOCKS {}u\n#define KERNEL_OUTPUT_BYTES {output_bytes}u\n\
          #include \"device.h\"\n{}\n#include \"driver.h\"\n\
          static void launch(char** p) {{ {}({}); }}\n",
         kernel.shared_bytes.max(16),

@@ -96,7 +96,7 @@ inline uint32 to_half2(float low, float high) { return to_half(low) | (uint32)to
 inline uint32 nearest_tf32(float x) { return (bits<uint32>(x) + 0x1000u) & 0xffffe000u; }
 
 inline char* shared_at(uint32 address, uint32 bytes) {
-    if (address % bytes != 0 || address + bytes > SHARED_BYTES) fail("bad shared address");
+    if (address % bytes != 0 || address + bytes > KERNEL_SHARED_BYTES) fail("bad shared address");
     return shared_base + address;
 }
 inline size_t __cvta_generic_to_shared(const void* p) { return (const char*)p - shared_base; }

@@ -26,8 +26,8 @@ static void thread_main() {
 }
 
 static void run_block(std::vector<Thread>& threads, std::vector<std::vector<char>>& stacks, std::mt19937& random) {
-    std::memset(shared_base, 0xff, SHARED_BYTES);
-    for (uint32 t = 0; t < THREADS; ++t) {
+    std::memset(shared_base, 0xff, KERNEL_SHARED_BYTES);
+    for (uint32 t = 0; t < KERNEL_THREADS; ++t) {
         Thread& thread = threads[t];
         thread.index = {t, 0, 0};
         thread.open.clear();
@@ -39,7 +39,7 @@ static void run_block(std::vector<Thread>& threads, std::vector<std::vector<char
         thread.context.uc_link = nullptr;
         makecontext(&thread.context, thread_main, 0);
     }
-    std::vector<int> order(THREADS / 32);
+    std::vector<int> order(KERNEL_THREADS / 32);
     for (size_t w = 0; w < order.size(); ++w) order[w] = (int)w;
     for (;;) {
         std::shuffle(order.begin(), order.end(), random);
@@ -77,17 +77,17 @@ int main(int count, char** arguments) {
         if (std::fread(pointers.back(), 1, bytes, file) != bytes) fail("an operand cannot be read");
         std::fclose(file);
     }
-    pointers.push_back(fenced(OUTPUT_BYTES));
-    shared_base = fenced(SHARED_BYTES);
-    warps.resize(THREADS / 32);
-    std::vector<Thread> threads(THREADS);
-    std::vector<std::vector<char>> stacks(THREADS, std::vector<char>(1 << 17));
+    pointers.push_back(fenced(KERNEL_OUTPUT_BYTES));
+    shared_base = fenced(KERNEL_SHARED_BYTES);
+    warps.resize(KERNEL_THREADS / 32);
+    std::vector<Thread> threads(KERNEL_THREADS);
+    std::vector<std::vector<char>> stacks(KERNEL_THREADS, std::vector<char>(1 << 17));
     std::mt19937 random(7);
-    for (uint32 b = 0; b < BLOCKS; ++b) {
+    for (uint32 b = 0; b < KERNEL_BLOCKS; ++b) {
         block_index = {b, 0, 0};
         run_block(threads, stacks, random);
     }
     FILE* file = std::fopen(arguments[count - 1], "wb");
-    if (!file || std::fwrite(pointers.back(), 1, OUTPUT_BYTES, file) != OUTPUT_BYTES) fail("no place for the result");
+    if (!file || std::fwrite(pointers.back(), 1, KERNEL_OUTPUT_BYTES, file) != KERNEL_OUTPUT_BYTES) fail("no place for the result");
     std::fclose(file);
 }
