@@ -1,5 +1,6 @@
 //! Schedules, and where their tiles lie in shared memory.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use hyenac_ir::DType;
@@ -29,7 +30,7 @@ const REGISTERS: usize = 65536;
 #[serde(deny_unknown_fields)]
 pub struct Schedule {
     /// Name of the family.
-    pub family: String,
+    pub family: Cow<'static, str>,
     /// Rows of a tile.
     pub rows: usize,
     /// Columns of a tile.
@@ -75,11 +76,15 @@ impl Schedule {
                             if repeats && (!resident || (column_tiles - 1) * columns >= parts.product.columns) {
                                 continue;
                             }
+                            // A copied tile only stays for the sake of the column tiles that follow.
+                            if resident && !repeats && parts.left.direct {
+                                continue;
+                            }
                             if stages > 2 && stages > column_tiles * parts.product.inner.div_ceil(step) + 1 {
                                 continue;
                             }
                             let schedule = Schedule {
-                                family: super::NAME.to_owned(),
+                                family: Cow::Borrowed(super::NAME),
                                 rows,
                                 columns,
                                 warps: [down, across],
