@@ -185,6 +185,18 @@ impl Index {
         coordinates
     }
 
+    /// Whether a variable occurs.
+    pub fn mentions(&self, variable: &str) -> bool {
+        match &self.form {
+            Form::Constant(_) => false,
+            Form::Variable(name) => name == variable,
+            Form::Sum(a, b) => a.mentions(variable) || b.mentions(variable),
+            Form::Difference(a, _) | Form::Product(a, _) | Form::Quotient(a, _) | Form::Remainder(a, _) => {
+                a.mentions(variable)
+            }
+        }
+    }
+
     /// Whether the value is a multiple of `n` whatever the variables are.
     pub fn is_multiple_of(&self, n: u64) -> bool {
         match &self.form {

@@ -192,6 +192,7 @@ impl Builder<'_> {
     }
 
     fn finish(mut self) -> Plan {
+        open_with_one(&mut self.main);
         let users = |launches: &[Launch], buffer: usize| -> Vec<usize> {
             let uses = |launch: &Launch| launch.arguments.iter().any(|argument| argument.buffer == buffer);
             (0..launches.len()).filter(|&launch| uses(&launches[launch])).collect()
@@ -232,6 +233,37 @@ impl Builder<'_> {
             frozen_bytes,
             setup_arena_bytes: setup_placement.bytes,
             largest_live_bytes: call_placement.largest_live_bytes,
+        }
+    }
+}
+
+/// The longest launch that others are made to wait for, so that a graph begins with one node, microseconds.
+const LONGEST_OPENER_US: f64 = 3.0;
+
+/// Makes the shortest root the only one, and the first launch.
+///
+/// A graph that forks at its root takes about 2 us longer than one whose first node forks (measured on an H200), more
+/// than a short kernel in front of the others costs.
+fn open_with_one(launches: &mut Vec<Launch>) {
+    let roots: Vec<usize> = (0..launches.len()).filter(|&launch| launches[launch].after.is_empty()).collect();
+    let shortest = roots.iter().copied().min_by(|&a, &b| launches[a].predicted_us.total_cmp(&launches[b].predicted_us));
+    let Some(opener) = shortest.filter(|&opener| roots.len() > 1 && launches[opener].predicted_us <= LONGEST_OPENER_US)
+    else {
+        return;
+    };
+    let first = launches.remove(opener);
+    launches.insert(0, first);
+    for launch in &mut launches[1..] {
+        for after in &mut launch.after {
+            *after = match (*after).cmp(&opener) {
+                std::cmp::Ordering::Equal => 0,
+                std::cmp::Ordering::Less => *after + 1,
+                std::cmp::Ordering::Greater => *after,
+            };
+        }
+        launch.after.sort_unstable();
+        if launch.after.is_empty() {
+            launch.after.push(0);
         }
     }
 }
@@ -301,6 +333,26 @@ mod tests {
         assert_eq!(*places[3], Place::Output(0));
         assert!(places[..3].iter().all(|place| matches!(place, Place::Arena(_))));
         assert_eq!(plan.arena_bytes, plan.largest_live_bytes);
+    }
+
+    #[test]
+    fn a_graph_begins_with_one_launch() {
+        let mut graph = Graph::new();
+        let x = graph.add(Op::Input { name: "x".into(), dtype: DType::F32, shape: vec![4096, 512] }, &[]).unwrap();
+        let w = graph.add(Op::Weight { name: "w".into(), dtype: DType::F32, shape: vec![512] }, &[]).unwrap();
+        let large = graph.add_region(elementwise(Op::Sin {}, &[&[4096, 512]], Binding::Input), &[x]).unwrap();
+        let small = graph.add_region(elementwise(Op::Abs {}, &[&[512]], Binding::Weights), &[w]).unwrap();
+        let y = graph
+            .add_region(
+                elementwise(Op::Add {}, &[&[4096, 512], &[512]], Binding::Input),
+                &[Value::of(large), Value::of(small)],
+            )
+            .unwrap();
+        graph.add_output(Value::of(y));
+        let plan = lower(&graph, &Device::h200(), Mode::Live).unwrap();
+        assert_eq!(plan.launches[0].computes, "abs");
+        let after: Vec<&[usize]> = plan.launches.iter().map(|launch| &launch.after[..]).collect();
+        assert_eq!(after, [&[][..], &[0], &[0, 1]]);
     }
 
     #[test]

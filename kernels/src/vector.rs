@@ -85,6 +85,15 @@ impl Group {
         text
     }
 
+    /// Statements that load the words which are the same for all rows, and those that load the others: what a
+    /// block of rows shares is loaded once.
+    pub fn fetch_by_row(&self, indent: usize) -> (String, String) {
+        let (mut of_columns, mut of_rows) = (self.clone(), self.clone());
+        of_columns.loads.retain(|load| !load.address.mentions("row"));
+        of_rows.loads.retain(|load| load.address.mentions("row"));
+        (of_columns.fetch(indent), of_rows.fetch(indent))
+    }
+
     /// Statements, then one assignment a lane into `name`.
     pub fn assign(&self, name: &str, indent: usize) -> String {
         let mut text = self.code.clone();

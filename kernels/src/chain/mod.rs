@@ -195,29 +195,17 @@ impl Family for ChainFamily {
     }
 }
 
-/// The sum that the current thread holds for an element of a layer.
-struct Accumulator<'a> {
-    layer: Value,
-    row: &'a Index,
-    column: &'a Index,
-    expression: String,
-}
-
-impl Reader for Accumulator<'_> {
-    fn read(&self, value: Value, index: &[Index]) -> Option<String> {
-        (value == self.layer && index == [self.row.clone(), self.column.clone()]).then(|| self.expression.clone())
-    }
-}
-
-/// The result tile in shared memory.
+/// A tile of sums in shared memory.
 struct Tile {
     layer: Value,
+    array: String,
     stride: usize,
 }
 
 impl Reader for Tile {
     fn read(&self, value: Value, index: &[Index]) -> Option<String> {
-        (value == self.layer).then(|| format!("result[({} - first_row) * {}u + {}]", index[0], self.stride, index[1]))
+        let Tile { layer, array, stride } = self;
+        (value == *layer).then(|| format!("{array}[({} - first_row) * {stride}u + {}]", index[0], index[1]))
     }
 }
 
@@ -272,7 +260,11 @@ fn emit(region: &Region, chain: &Chain, schedule: &Schedule, layout: &Layout) ->
             stage(&mut code, 2, chain, piece);
             let _ = writeln!(code, "        wait_copies<0>();\n        __syncthreads();");
         }
-        emit_piece(&mut code, region, chain, piece, layer, layout, tile, &row)?;
+        emit_piece(&mut code, chain, piece, layer, layout, tile);
+        let ends = layout.pieces.get(position + 1).is_none_or(|following| following.layer != piece.layer);
+        if let Some(next) = chain.layers.get(piece.layer + 1).filter(|_| ends) {
+            emit_activation(&mut code, region, chain, layer, *next, layout.activations[(piece.layer + 1) % 2], tile)?;
+        }
     }
 
     let last = chain.layers[chain.layers.len() - 1];
@@ -292,7 +284,7 @@ fn emit(region: &Region, chain: &Chain, schedule: &Schedule, layout: &Layout) ->
          const uint32 row = first_row + {r}, n = {n};\n            if (row < {rows}u) {{",
         tile * last.columns
     );
-    let reader = Tile { layer: Value::of(last.node), stride: result_stride };
+    let reader = Tile { layer: Value::of(last.node), array: "result".to_owned(), stride: result_stride };
     let mut emitter = Emitter::new(body, &reader, 4, "v");
     let element = emitter.stored_element(chain.output, &target)?;
     let flat = Index::flatten(&body.ty(chain.output).shape, &target);
@@ -300,6 +292,38 @@ fn emit(region: &Region, chain: &Chain, schedule: &Schedule, layout: &Layout) ->
     code.push_str(&emitter.finish());
     let _ = writeln!(code, "            }}\n        }}\n        __syncthreads();\n    }}\n}}");
     Ok(code)
+}
+
+/// The operand of the next layer, in place of the sums of this one.
+fn emit_activation(
+    code: &mut String,
+    region: &Region,
+    chain: &Chain,
+    layer: Layer,
+    next: Layer,
+    offset: usize,
+    tile: usize,
+) -> Result<(), Refusal> {
+    let padded = padded_inner(layer.columns);
+    let stride = stride(next.inner);
+    let _ = writeln!(
+        code,
+        "        __syncthreads();\n        for (uint32 e = threadIdx.x; e < {}u; e += {THREADS}u) {{\n            \
+         const uint32 r = e / {padded}u, n = e % {padded}u, row = first_row + r;\n            float value = 0.0f;\n            \
+         if (row < {}u && n < {}u) {{",
+        tile * padded,
+        chain.rows,
+        layer.columns
+    );
+    let array = format!("(shared + {offset})");
+    let reader = Tile { layer: Value::of(layer.node), array: array.clone(), stride };
+    let index = [Index::variable("row", chain.rows), Index::variable("n", layer.columns)];
+    let mut emitter = Emitter::new(region.body(), &reader, 4, "v");
+    let value = emitter.element(next.input, &index)?;
+    emitter.line(&format!("value = {value};"));
+    code.push_str(&emitter.finish());
+    let _ = writeln!(code, "            }}\n            {array}[r * {stride}u + n] = value;\n        }}");
+    Ok(())
 }
 
 fn stage(code: &mut String, indent: usize, chain: &Chain, piece: &Piece) {
@@ -320,18 +344,7 @@ fn stage(code: &mut String, indent: usize, chain: &Chain, piece: &Piece) {
     );
 }
 
-#[allow(clippy::too_many_arguments)]
-fn emit_piece(
-    code: &mut String,
-    region: &Region,
-    chain: &Chain,
-    piece: &Piece,
-    layer: Layer,
-    layout: &Layout,
-    tile: usize,
-    row: &Index,
-) -> Result<(), Refusal> {
-    let body = region.body();
+fn emit_piece(code: &mut String, chain: &Chain, piece: &Piece, layer: Layer, layout: &Layout, tile: usize) {
     let (thread_rows, groups) = (tile / 4, piece.columns.div_ceil(64));
     let _ = writeln!(code, "        {{\n            float sum[{thread_rows}][{groups}];");
     let _ = writeln!(
@@ -345,41 +358,18 @@ fn emit_piece(
     let _ = writeln!(
         code,
         "#pragma unroll\n            for (int i = 0; i < {thread_rows}; i++) {{\n#pragma unroll\n                \
-         for (int j = 0; j < {groups}; j++) {{\n                    \
-         const uint32 r = (lane >> 3) + 4 * i, row = first_row + r, n = {}u + warp * 8 + (lane & 7) + 64 * j;",
-        piece.first
+         for (int j = 0; j < {groups}; j++) {{",
     );
-    match chain.layers.get(piece.layer + 1) {
-        None => {
-            let _ = writeln!(
-                code,
-                "                    if (n < {}u) result[r * {}u + n] = sum[i][j];",
-                layer.columns,
-                layer.columns | 1
-            );
-        }
-        Some(next) => {
-            let column = Index::variable("n", layer.columns);
-            let reader =
-                Accumulator { layer: Value::of(layer.node), row, column: &column, expression: "sum[i][j]".to_owned() };
-            let _ = writeln!(
-                code,
-                "                    float value = 0.0f;\n                    if (row < {}u && n < {}u) {{",
-                chain.rows, layer.columns
-            );
-            let mut emitter = Emitter::new(body, &reader, 6, "v");
-            let value = emitter.element(next.input, &[row.clone(), column.clone()])?;
-            emitter.line(&format!("value = {value};"));
-            code.push_str(&emitter.finish());
-            let _ = writeln!(
-                code,
-                "                    }}\n                    if (n < {}u) (shared + {})[r * {}u + n] = value;",
-                padded_inner(layer.columns),
-                layout.activations[(piece.layer + 1) % 2],
-                stride(next.inner)
-            );
-        }
-    }
+    // Sums leave the registers as they are: what becomes of them is a loop over the tile, whose code is small.
+    let (target, stride) = match chain.layers.get(piece.layer + 1) {
+        None => ("result".to_owned(), layer.columns | 1),
+        Some(next) => (format!("(shared + {})", layout.activations[(piece.layer + 1) % 2]), stride(next.inner)),
+    };
+    let _ = writeln!(
+        code,
+        "                    const uint32 r = (lane >> 3) + 4 * i, n = {}u + warp * 8 + (lane & 7) + 64 * j;\n                    \
+         if (n < {}u) {target}[r * {stride}u + n] = sum[i][j];",
+        piece.first, layer.columns
+    );
     let _ = writeln!(code, "                }}\n            }}\n        }}");
-    Ok(())
 }

@@ -117,6 +117,13 @@ struct Staging {
                 }
         };
         fetch(0);
+        // What all rows share, once.
+        uint32 words[GROUPS][O::norm_words];
+#pragma unroll
+        for (int c = 0; c < GROUPS; ++c) {
+            const uint32 k = (c * 32 + lane) * O::width;
+            if (k < C::inner) o.fetch_columns(words[c], k);
+        }
 #pragma unroll 1
         for (uint32 first = 0; first < ROWS; first += BATCH) {
             float x[BATCH][GROUPS][O::width], mean[BATCH], scale[BATCH];
@@ -139,7 +146,7 @@ struct Staging {
                     float value[O::width];
 #pragma unroll
                     for (int j = 0; j < O::width; ++j) value[j] = 0.0f;
-                    if (row < limit && k < C::inner) o.after(row, k, x[r][c], mean[r], scale[r], value);
+                    if (row < limit && k < C::inner) o.after(words[c], row, k, x[r][c], mean[r], scale[r], value);
                     if (k < DEPTH) store(shared + tile + ((warp_row + first + r) * PITCH + k) * C::element_bytes, value);
                 }
         }

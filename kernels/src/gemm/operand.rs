@@ -195,11 +195,15 @@ impl Operand {
             let before = self.group.assign("x", 2);
             let signature = format!("before(const uint32 (&raw)[{raw}], uint32 row, uint32 k, float (&x)[width])");
             function(&mut text, &signature, &before);
-            let code =
-                format!("        uint32 raw[{}];\n{}{}", after.words.max(1), after.fetch(2), after.assign("value", 2));
-            let signature =
-                "after(uint32 row, uint32 k, const float (&x)[width], float mean, float scale, float (&value)[width])";
-            function(&mut text, signature, &code);
+            let (of_columns, of_rows) = after.fetch_by_row(2);
+            let raw = after.words.max(1);
+            let _ = writeln!(text, "    static constexpr int norm_words = {raw};");
+            function(&mut text, &format!("fetch_columns(uint32 (&raw)[{raw}], uint32 k)"), &of_columns);
+            let signature = format!(
+                "after(uint32 (&raw)[{raw}], uint32 row, uint32 k, const float (&x)[width], float mean, float scale, \
+                 float (&value)[width])"
+            );
+            function(&mut text, &signature, &format!("{of_rows}{}", after.assign("value", 2)));
             text.push_str("};\n\n");
             return text;
         }

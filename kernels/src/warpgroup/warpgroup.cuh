@@ -61,7 +61,7 @@ template <int INNER, int ROWS, int K_STRIDE, class A>
 __device__ __forceinline__ void stage_operand(const A& a, unsigned char* tile, uint32 row0, uint32 warp, uint32 lane) {
     constexpr int W = A::along_inner ? 1 : A::width, ROW_LANES = 32 / W, K_LANES = W, K_GROUPS = INNER / 8;
     constexpr int ROW_BLOCKS = 64 / (ROW_LANES * W), K_BLOCKS = (K_GROUPS + K_LANES - 1) / K_LANES;
-    constexpr int TASKS = ROW_BLOCKS * K_BLOCKS, MINE = (TASKS + 7) / 8, BATCH = 8 / W < MINE ? (8 / W < 4 ? 8 / W : 4) : MINE;
+    constexpr int TASKS = ROW_BLOCKS * K_BLOCKS, MINE = (TASKS + 7) / 8, MOST = A::words == 0 ? 2 : 8 / W < 4 ? 8 / W : 4, BATCH = MOST < MINE ? MOST : MINE;
     // Groups along k hold up to 8 of them, groups along rows one each.
     constexpr int LOADS = A::along_inner ? 8 / A::width : 8;
 #pragma unroll 1
@@ -116,6 +116,12 @@ template <int INNER, int ROWS, int K_STRIDE, class A>
 __device__ __forceinline__ void stage_normalised(const A& a, unsigned char* tile, uint32 row0, uint32 warp, uint32 lane) {
     constexpr int GROUPS = (INNER + 32 * A::width - 1) / (32 * A::width);
     constexpr int BATCH = GROUPS * A::width <= 8 ? 8 : GROUPS * A::width <= 16 ? 4 : 2;
+    uint32 words[GROUPS][A::norm_words];
+#pragma unroll
+    for (int c = 0; c < GROUPS; ++c) {
+        const uint32 k = (c * 32 + lane) * A::width;
+        if (k < INNER) a.fetch_columns(words[c], k);
+    }
 #pragma unroll 1
     for (uint32 first = 0; first < 8; first += BATCH) {
         uint32 raw[BATCH][GROUPS][A::words + (A::words == 0)];
@@ -145,7 +151,7 @@ __device__ __forceinline__ void stage_normalised(const A& a, unsigned char* tile
                 float value[A::width];
 #pragma unroll
                 for (int j = 0; j < A::width; ++j) value[j] = 0.0f;
-                if (row0 + own < ROWS && k < INNER) a.after(row0 + own, k, x[r][c], mean[r], scale[r], value);
+                if (row0 + own < ROWS && k < INNER) a.after(words[c], row0 + own, k, x[r][c], mean[r], scale[r], value);
                 if (k < INNER) store_group((half_bits*)(tile + core_offset<K_STRIDE>(own, k)), value);
             }
     }

@@ -66,26 +66,30 @@ impl Tail {
                 emitter.element(self.residual, &self.row_index(k))
             })?;
         let words = residual.words;
+        let (of_columns, of_rows) = residual.fetch_by_row(2);
         let _ = write!(
             text,
             "struct residual {{\n    {members};\n    static constexpr int words = {words};\n    \
-             __device__ __forceinline__ void fetch(uint32 (&raw)[{0}], uint32 row, uint32 column) const {{\n{setup}{1}    }}\n    \
-             __device__ __forceinline__ void values(const uint32 (&raw)[{0}], uint32 row, uint32 column, const float (&u)[4], float (&value)[4]) const {{\n{setup}{2}    }}\n}};\n\n",
+             __device__ __forceinline__ void fetch_columns(uint32 (&raw)[{0}], uint32 column) const {{\n{setup}{of_columns}    }}\n    \
+             __device__ __forceinline__ void fetch(uint32 (&raw)[{0}], uint32 row, uint32 column) const {{\n{setup}{of_rows}    }}\n    \
+             __device__ __forceinline__ void values(const uint32 (&raw)[{0}], uint32 row, uint32 column, const float (&u)[4], float (&value)[4]) const {{\n{setup}{1}    }}\n}};\n\n",
             words.max(1),
-            residual.fetch(2),
             residual.assign("value", 2)
         );
 
         let root = uncast(body, self.normal);
         let normal = self.norm.after(body, root, WIDTH, |emitter, k| emitter.element(root, &self.row_index(k)))?;
+        let (of_columns, of_rows) = normal.fetch_by_row(2);
+        let setup_norm = "        const uint32 k_group = k / 4u;\n";
         let _ = write!(
             text,
-            "struct normal {{\n    {members};\n    static constexpr float eps = {};\n    \
-             __device__ __forceinline__ void after(uint32 row, uint32 k, const float (&x)[4], float mean, float scale, float (&value)[4]) const {{\n        \
-             const uint32 k_group = k / 4u;\n        uint32 raw[{}];\n{}{}    }}\n}};\n\n",
+            "struct normal {{\n    {members};\n    static constexpr float eps = {};\n    static constexpr int words = {};\n    \
+             __device__ __forceinline__ void fetch_columns(uint32 (&raw)[{2}], uint32 k) const {{\n{setup_norm}{of_columns}    }}\n    \
+             __device__ __forceinline__ void after(uint32 (&raw)[{2}], uint32 row, uint32 k, const float (&x)[4], float mean, float scale, float (&value)[4]) const {{\n\
+             {setup_norm}{of_rows}{3}    }}\n}};\n\n",
             literal(self.norm.eps),
+            normal.words,
             normal.words.max(1),
-            normal.fetch(2),
             normal.assign("value", 2)
         );
 

@@ -48,7 +48,7 @@ __device__ __forceinline__ void run_tail(const A& a, const half_bits* projection
     __syncthreads();
     const uint32 warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
     if (warp >= 8) {
-        shrink_registers<24>();
+        shrink_registers<40>();
         if (warp == 8 && lane == 0) {
             // The pieces of the projection, then two for each chunk of the hidden width.
             for (int piece = 0; piece < PROJECTION_PIECES + 2 * CHUNKS; ++piece) {
@@ -66,18 +66,10 @@ __device__ __forceinline__ void run_tail(const A& a, const half_bits* projection
             cluster_barrier();
         }
     } else {
-        grow_registers<240>();
+        grow_registers<232>();
         const uint32 group = warp / 4;
         const uint32 operand = shared_address_of(shared);
         stage_operand<C::inner, C::rows, C::k_stride>(a, shared, row0, warp, lane);
-        uint32 raw[8][GROUPS][R::words + (R::words == 0)];
-#pragma unroll
-        for (int r = 0; r < 8; ++r)
-#pragma unroll
-            for (int c = 0; c < GROUPS; ++c) {
-                const uint32 row = row0 + warp * 8 + r, k = (c * 32 + lane) * 4;
-                if (row < C::rows && k < WIDTH) residual.fetch(raw[r][c], row, k);
-            }
         publish_to_tensor_cores();
         group_barrier(1, 256);
         {
@@ -101,6 +93,24 @@ __device__ __forceinline__ void run_tail(const A& a, const half_bits* projection
         // Both warpgroups have left the pieces of the projection.
         for (int piece = group; piece < PROJECTION_PIECES; piece += 2) barrier_arrive(empty + piece % C::stages);
         {
+            // What columns share is loaded once, what rows need all at once.
+            uint32 shared_words[GROUPS][R::words + (R::words == 0)], raw[8][GROUPS][R::words + (R::words == 0)];
+            uint32 norm_words[GROUPS][N::words + (N::words == 0)];
+#pragma unroll
+            for (int c = 0; c < GROUPS; ++c) {
+                const uint32 k = (c * 32 + lane) * 4;
+                if (k < WIDTH) residual.fetch_columns(shared_words[c], k);
+                if (k < WIDTH) normal.fetch_columns(norm_words[c], k);
+            }
+#pragma unroll
+            for (int r = 0; r < 8; ++r)
+#pragma unroll
+                for (int c = 0; c < GROUPS; ++c) {
+                    const uint32 row = row0 + warp * 8 + r, k = (c * 32 + lane) * 4;
+#pragma unroll
+                    for (int w = 0; w < R::words; ++w) raw[r][c][w] = shared_words[c][w];
+                    if (row < C::rows && k < WIDTH) residual.fetch(raw[r][c], row, k);
+                }
             float x[8][GROUPS][4], mean[8], scale[8];
 #pragma unroll
             for (int r = 0; r < 8; ++r)
@@ -123,7 +133,7 @@ __device__ __forceinline__ void run_tail(const A& a, const half_bits* projection
                     const uint32 own = warp * 8 + r, k = (c * 32 + lane) * 4;
                     float value[4] = {0.0f, 0.0f, 0.0f, 0.0f};
                     if (k < WIDTH) {
-                        if (row0 + own < C::rows) normal.after(row0 + own, k, x[r][c], mean[r], scale[r], value);
+                        if (row0 + own < C::rows) normal.after(norm_words[c], row0 + own, k, x[r][c], mean[r], scale[r], value);
                         store_group((half_bits*)(shared + core_offset<C::k_stride>(own, k)), value);
                         // The first block of a cluster carries r to the sum.
                         float4 kept = make_float4(x[r][c][0], x[r][c][1], x[r][c][2], x[r][c][3]);
