@@ -217,7 +217,7 @@ fn emit(region: &Region, chain: &Chain, schedule: &Schedule, layout: &Layout) ->
 
     let _ = writeln!(
         code,
-        "extern \"C\" __global__ void __launch_bounds__({THREADS}) {}({}) {{",
+        "extern \"C\" __global__ void __launch_bounds__({THREADS}, 2) {}({}) {{",
         kernel_name(NAME, body),
         parameter_list(body, &all_pointers(body))
     );

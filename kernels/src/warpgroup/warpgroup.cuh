@@ -54,6 +54,11 @@ __device__ __forceinline__ void group_barrier(uint32 number, uint32 threads) {
 template <int K_STRIDE>
 __device__ __forceinline__ uint32 core_offset(uint32 row, uint32 k) { return k / 8 * K_STRIDE + row * 16 + k % 8 * 2; }
 
+// A row or group of W rows that exists: beyond the last one the last one again, whose results nobody stores. Rows are
+// independent, and code without conditions keeps all its loads in flight.
+template <int ROWS, int W>
+__device__ __forceinline__ uint32 last_valid(uint32 row) { return row < ROWS ? row : ROWS - W; }
+
 // The left operand of 64 rows, by 8 warps. A thread gathers 8 of k for `width` rows and stores one core-matrix row of
 // 16 bytes at a time. The more rows a group holds, the fewer lanes lie along rows, so that stores fall on different
 // banks and loads still cover whole sectors.
@@ -72,31 +77,23 @@ __device__ __forceinline__ void stage_operand(const A& a, unsigned char* tile, u
         for (int i = 0; i < BATCH; ++i) {
             const uint32 task = (first + i) * 8 + warp;
             const uint32 row = task % ROW_BLOCKS * 32 + lane % ROW_LANES * W, group = task / ROW_BLOCKS * K_LANES + lane / ROW_LANES;
-            const bool valid = task < TASKS && group < K_GROUPS && row0 + row < ROWS;
+            const uint32 from = last_valid<ROWS, W>(row0 + row), some = group < K_GROUPS ? group : K_GROUPS - 1;
 #pragma unroll
             for (int l = 0; l < LOADS; ++l) {
-                const uint32 k = group * 8 + l * (8 / LOADS);
-                if (valid) a.fetch(raw[i][l], row0 + row, k);
-                if constexpr (A::words == 0) {
-                    // Nothing is loaded in words: the elements themselves are what must be in flight.
-#pragma unroll
-                    for (int j = 0; j < A::width; ++j) value[i][l][j] = 0.0f;
-                    if (valid) a.values(raw[i][l], row0 + row, k, value[i][l]);
-                }
+                const uint32 k = some * 8 + l * (8 / LOADS);
+                a.fetch(raw[i][l], from, k);
+                // Where nothing is loaded in words the elements themselves are what must be in flight.
+                if constexpr (A::words == 0) a.values(raw[i][l], from, k, value[i][l]);
             }
         }
 #pragma unroll
         for (int i = 0; i < BATCH; ++i) {
             const uint32 task = (first + i) * 8 + warp;
             const uint32 row = task % ROW_BLOCKS * 32 + lane % ROW_LANES * W, group = task / ROW_BLOCKS * K_LANES + lane / ROW_LANES;
-            const bool valid = task < TASKS && group < K_GROUPS && row0 + row < ROWS;
+            const uint32 from = last_valid<ROWS, W>(row0 + row), some = group < K_GROUPS ? group : K_GROUPS - 1;
             if constexpr (A::words != 0) {
 #pragma unroll
-                for (int l = 0; l < LOADS; ++l) {
-#pragma unroll
-                    for (int j = 0; j < A::width; ++j) value[i][l][j] = 0.0f;
-                    if (valid) a.values(raw[i][l], row0 + row, group * 8 + l * (8 / LOADS), value[i][l]);
-                }
+                for (int l = 0; l < LOADS; ++l) a.values(raw[i][l], from, some * 8 + l * (8 / LOADS), value[i][l]);
             }
             if (task < TASKS && group < K_GROUPS) {
 #pragma unroll
@@ -120,7 +117,7 @@ __device__ __forceinline__ void stage_normalised(const A& a, unsigned char* tile
 #pragma unroll
     for (int c = 0; c < GROUPS; ++c) {
         const uint32 k = (c * 32 + lane) * A::width;
-        if (k < INNER) a.fetch_columns(words[c], k);
+        a.fetch_columns(words[c], k < INNER ? k : 0);
     }
 #pragma unroll 1
     for (uint32 first = 0; first < 8; first += BATCH) {
@@ -130,17 +127,20 @@ __device__ __forceinline__ void stage_normalised(const A& a, unsigned char* tile
         for (int r = 0; r < BATCH; ++r)
 #pragma unroll
             for (int c = 0; c < GROUPS; ++c) {
-                const uint32 row = row0 + warp * 8 + first + r, k = (c * 32 + lane) * A::width;
-                if (row < ROWS && k < INNER) a.fetch(raw[r][c], row, k);
+                const uint32 row = last_valid<ROWS, 1>(row0 + warp * 8 + first + r), k = (c * 32 + lane) * A::width;
+                a.fetch(raw[r][c], row, k < INNER ? k : 0);
             }
 #pragma unroll
         for (int r = 0; r < BATCH; ++r)
 #pragma unroll
             for (int c = 0; c < GROUPS; ++c) {
-                const uint32 row = row0 + warp * 8 + first + r, k = (c * 32 + lane) * A::width;
+                const uint32 row = last_valid<ROWS, 1>(row0 + warp * 8 + first + r), k = (c * 32 + lane) * A::width;
+                a.before(raw[r][c], row, k < INNER ? k : 0, x[r][c]);
+                // Lanes beyond the row add nothing to its sum.
+                if (INNER % (32 * A::width) != 0 && k >= INNER) {
 #pragma unroll
-                for (int j = 0; j < A::width; ++j) x[r][c][j] = 0.0f;
-                if (row < ROWS && k < INNER) a.before(raw[r][c], row, k, x[r][c]);
+                    for (int j = 0; j < A::width; ++j) x[r][c][j] = 0.0f;
+                }
             }
         row_statistics<32, INNER>(x, lane, A::eps, mean, scale);
 #pragma unroll
@@ -149,10 +149,8 @@ __device__ __forceinline__ void stage_normalised(const A& a, unsigned char* tile
             for (int r = 0; r < BATCH; ++r) {
                 const uint32 own = warp * 8 + first + r, k = (c * 32 + lane) * A::width;
                 float value[A::width];
-#pragma unroll
-                for (int j = 0; j < A::width; ++j) value[j] = 0.0f;
-                if (row0 + own < ROWS && k < INNER) a.after(words[c], row0 + own, k, x[r][c], mean[r], scale[r], value);
-                if (k < INNER) store_group((half_bits*)(tile + core_offset<K_STRIDE>(own, k)), value);
+                a.after(words[c], last_valid<ROWS, 1>(row0 + own), k < INNER ? k : 0, x[r][c], mean[r], scale[r], value);
+                if (INNER % (32 * A::width) == 0 || k < INNER) store_group((half_bits*)(tile + core_offset<K_STRIDE>(own, k)), value);
             }
     }
 }
@@ -177,12 +175,14 @@ __device__ __forceinline__ void keep_accumulators(float* tile, const float (&sum
     }
 }
 
-// What becomes of a tile of ROWS_OF_TILE x COLUMNS_OF_TILE elements of the product, by THREADS threads.
-template <int THREADS, int ROWS_OF_TILE, int COLUMNS_OF_TILE, int PITCH, int ROWS, class E>
-__device__ __forceinline__ void finish_tile(const E& e, const float* tile, uint32 row0, uint32 column0, uint32 thread) {
+// What becomes of a tile of ROWS_OF_TILE x COLUMNS_OF_TILE elements of the product, by THREADS threads. A tile of which
+// all rows exist needs no conditions.
+template <bool WHOLE, int THREADS, int ROWS_OF_TILE, int COLUMNS_OF_TILE, int PITCH, int ROWS, class E>
+__device__ __forceinline__ void finish_groups(const E& e, const float* tile, uint32 row0, uint32 column0, uint32 thread) {
     constexpr int ACROSS = (E::along_rows ? ROWS_OF_TILE : COLUMNS_OF_TILE) / E::width;
     constexpr int GROUPS = ROWS_OF_TILE * COLUMNS_OF_TILE / E::width, ITEMS = (GROUPS + THREADS - 1) / THREADS;
     constexpr int MOST = E::words <= 4 ? 8 : E::words <= 8 ? 4 : 2, BATCH = MOST < ITEMS ? MOST : ITEMS;
+    constexpr bool EVEN = GROUPS % (THREADS * BATCH) == 0;
 #pragma unroll 1
     for (uint32 first = thread; first < GROUPS; first += THREADS * BATCH) {
         uint32 raw[BATCH][E::words + (E::words == 0)];
@@ -190,13 +190,13 @@ __device__ __forceinline__ void finish_tile(const E& e, const float* tile, uint3
         for (int i = 0; i < BATCH; ++i) {
             const uint32 group = first + i * THREADS, slow = group / ACROSS, fast = group % ACROSS * E::width;
             const uint32 r = E::along_rows ? fast : slow, c = E::along_rows ? slow : fast;
-            if (group < GROUPS && row0 + r < ROWS) e.fetch(raw[i], row0 + r, column0 + c);
+            if ((EVEN || group < GROUPS) && (WHOLE || row0 + r < ROWS)) e.fetch(raw[i], row0 + r, column0 + c);
         }
 #pragma unroll
         for (int i = 0; i < BATCH; ++i) {
             const uint32 group = first + i * THREADS, slow = group / ACROSS, fast = group % ACROSS * E::width;
             const uint32 r = E::along_rows ? fast : slow, c = E::along_rows ? slow : fast;
-            if (group >= GROUPS || row0 + r >= ROWS) continue;
+            if (!((EVEN || group < GROUPS) && (WHOLE || row0 + r < ROWS))) continue;
             const float* at = E::along_rows ? tile + c * PITCH + r : tile + r * PITCH + c;
             float u[E::width];
             if constexpr (E::width == 4) {
@@ -210,5 +210,13 @@ __device__ __forceinline__ void finish_tile(const E& e, const float* tile, uint3
             }
             e.finish(raw[i], row0 + r, column0 + c, u, at);
         }
+    }
+}
+template <int THREADS, int ROWS_OF_TILE, int COLUMNS_OF_TILE, int PITCH, int ROWS, class E>
+__device__ __forceinline__ void finish_tile(const E& e, const float* tile, uint32 row0, uint32 column0, uint32 thread) {
+    if (ROWS % ROWS_OF_TILE == 0 || row0 + ROWS_OF_TILE <= ROWS) {
+        finish_groups<true, THREADS, ROWS_OF_TILE, COLUMNS_OF_TILE, PITCH, ROWS>(e, tile, row0, column0, thread);
+    } else {
+        finish_groups<false, THREADS, ROWS_OF_TILE, COLUMNS_OF_TILE, PITCH, ROWS>(e, tile, row0, column0, thread);
     }
 }

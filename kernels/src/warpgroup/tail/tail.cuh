@@ -98,31 +98,32 @@ __device__ __forceinline__ void run_tail(const A& a, const half_bits* projection
             uint32 norm_words[GROUPS][N::words + (N::words == 0)];
 #pragma unroll
             for (int c = 0; c < GROUPS; ++c) {
-                const uint32 k = (c * 32 + lane) * 4;
-                if (k < WIDTH) residual.fetch_columns(shared_words[c], k);
-                if (k < WIDTH) normal.fetch_columns(norm_words[c], k);
+                const uint32 k = (c * 32 + lane) * 4 % WIDTH;
+                residual.fetch_columns(shared_words[c], k);
+                normal.fetch_columns(norm_words[c], k);
             }
 #pragma unroll
             for (int r = 0; r < 8; ++r)
 #pragma unroll
                 for (int c = 0; c < GROUPS; ++c) {
-                    const uint32 row = row0 + warp * 8 + r, k = (c * 32 + lane) * 4;
+                    const uint32 row = last_valid<C::rows, 1>(row0 + warp * 8 + r), k = (c * 32 + lane) * 4 % WIDTH;
 #pragma unroll
                     for (int w = 0; w < R::words; ++w) raw[r][c][w] = shared_words[c][w];
-                    if (row < C::rows && k < WIDTH) residual.fetch(raw[r][c], row, k);
+                    residual.fetch(raw[r][c], row, k);
                 }
             float x[8][GROUPS][4], mean[8], scale[8];
 #pragma unroll
             for (int r = 0; r < 8; ++r)
 #pragma unroll
                 for (int c = 0; c < GROUPS; ++c) {
-                    const uint32 own = warp * 8 + r, k = (c * 32 + lane) * 4;
+                    const uint32 own = warp * 8 + r, k = (c * 32 + lane) * 4 % WIDTH;
+                    const float4 v = *(const float4*)(tile + own * PITCH + k);
+                    const float u[4] = {v.x, v.y, v.z, v.w};
+                    residual.values(raw[r][c], last_valid<C::rows, 1>(row0 + own), k, u, x[r][c]);
+                    // Lanes beyond the row add nothing to its sum.
+                    if (WIDTH % 128 != 0 && (c * 32 + lane) * 4 >= WIDTH) {
 #pragma unroll
-                    for (int j = 0; j < 4; ++j) x[r][c][j] = 0.0f;
-                    if (row0 + own < C::rows && k < WIDTH) {
-                        const float4 v = *(const float4*)(tile + own * PITCH + k);
-                        const float u[4] = {v.x, v.y, v.z, v.w};
-                        residual.values(raw[r][c], row0 + own, k, u, x[r][c]);
+                        for (int j = 0; j < 4; ++j) x[r][c][j] = 0.0f;
                     }
                 }
             row_statistics<32, WIDTH>(x, lane, N::eps, mean, scale);
@@ -131,13 +132,13 @@ __device__ __forceinline__ void run_tail(const A& a, const half_bits* projection
 #pragma unroll
                 for (int r = 0; r < 8; ++r) {
                     const uint32 own = warp * 8 + r, k = (c * 32 + lane) * 4;
-                    float value[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-                    if (k < WIDTH) {
-                        if (row0 + own < C::rows) normal.after(norm_words[c], row0 + own, k, x[r][c], mean[r], scale[r], value);
+                    float value[4];
+                    normal.after(norm_words[c], last_valid<C::rows, 1>(row0 + own), k % WIDTH, x[r][c], mean[r], scale[r], value);
+                    // The first block of a cluster carries r to the sum.
+                    float4 kept = make_float4(x[r][c][0], x[r][c][1], x[r][c][2], x[r][c][3]);
+                    if (C::split > 1 && rank != 0) kept = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                    if (WIDTH % 128 == 0 || k < WIDTH) {
                         store_group((half_bits*)(shared + core_offset<C::k_stride>(own, k)), value);
-                        // The first block of a cluster carries r to the sum.
-                        float4 kept = make_float4(x[r][c][0], x[r][c][1], x[r][c][2], x[r][c][3]);
-                        if (C::split > 1 && rank != 0) kept = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
                         *(float4*)(tile + own * PITCH + k) = kept;
                     }
                 }
