@@ -14,7 +14,7 @@ use crate::family::{Candidate, Refusal};
 /// Candidates of each tile that are offered.
 const OFFERED: usize = 3;
 /// Share of `mma.sync`'s rate that the Toeplitz product reaches.
-const MATRIX_EFFICIENCY: f64 = 0.9;
+const MATRIX_EFFICIENCY: f64 = 0.6;
 /// Share of the FMA rate that the sliding window reaches.
 const FMA_EFFICIENCY: f64 = 0.6;
 /// One dependent `mma.sync`, microseconds: about 33 cycles.
@@ -24,7 +24,7 @@ const ISSUE_US: f64 = 0.0006;
 /// One access of a warp to shared memory, microseconds.
 const SHARED_US: f64 = 0.0007;
 /// Between two `mma.sync` of one scheduler, microseconds: about 6.4 cycles.
-const MATRIX_ISSUE_US: f64 = 0.0028;
+const MATRIX_ISSUE_US: f64 = 0.0037;
 /// A round of loads that a thread issues together and then waits for, microseconds.
 const LOAD_US: f64 = 0.6;
 /// The block's barrier and the last store, microseconds.

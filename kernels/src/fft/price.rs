@@ -23,8 +23,6 @@ const SHARED_RATE: f64 = 0.15e6;
 const BUTTERFLY_LATENCY: f64 = 0.025;
 /// First loads and last stores of a block, microseconds.
 const MEMORY_LATENCY: f64 = 2.0;
-/// Measured over modelled time on an H200, of whole convolutions of 4096 points.
-const MEASURED: f64 = 0.75;
 /// What L2 keeps between two kernels, bytes.
 const CACHED: f64 = 40e6;
 
@@ -129,7 +127,7 @@ impl Work {
         let cached = if self.cached < CACHED { self.cached } else { 0.0 };
         let l2_rate = 0.7 * device.l2_bandwidth_per_multiprocessor * units;
         let moving = (self.bytes - cached) / (0.85 * device.memory_bandwidth) + cached / l2_rate;
-        device.launch_us + MEASURED * (computing.max(moving) + 0.25 * computing.min(moving))
+        device.launch_us + computing.max(moving) + 0.25 * computing.min(moving)
     }
 }
 

@@ -26,7 +26,7 @@ const MOST_STAGES: usize = 4;
 /// A panel's product and its way to the output, K = 256, measured on an H200.
 const PANEL_US: f64 = 0.75;
 /// The same where the output is stored an element at a time.
-const NARROW_PANEL_US: f64 = 1.9;
+const NARROW_PANEL_US: f64 = 1.0;
 
 /// The family. See the module's documentation.
 pub struct Panel;
