@@ -42,6 +42,7 @@ fn plan(blocks: u32, mode: Mode) -> Plan {
         shared_bytes,
         arguments: arguments.iter().map(|&(buffer, writes)| Argument { buffer, offset: 0, writes }).collect(),
         after: after.to_vec(),
+        early: Vec::new(),
         family: "hand".to_owned(),
         schedule: String::new(),
         predicted_us: 0.0,

@@ -134,6 +134,7 @@ mod tests {
             shared_bytes: 0,
             arguments: Vec::new(),
             after: after.to_vec(),
+            early: Vec::new(),
             family: String::new(),
             schedule: String::new(),
             predicted_us: 0.0,

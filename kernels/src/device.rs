@@ -98,4 +98,9 @@ impl Device {
             _ => None,
         }
     }
+
+    /// Whether a launch may begin before those it depends on have ended (programmatic dependent launch).
+    pub fn overlaps_launches(&self) -> bool {
+        self.arch != "sm_80"
+    }
 }

@@ -60,6 +60,11 @@ pub struct Kernel {
     pub shared_bytes: u32,
     /// Pointer parameters, in order.
     pub pointers: Vec<Pointer>,
+    /// For a kernel whose blocks all call `wait_for_inputs` before they write, or touch scratch: the operands that they
+    /// do not read before that. None for a kernel that never waits.
+    pub late: Option<Vec<usize>>,
+    /// Whether its blocks call `begin_next`, so that launches which wait may begin before it ends.
+    pub calls_next: bool,
 }
 
 /// A lowered region: kernels that run one after the other.

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use hyenac_ir::{Binding, Graph, Op, Value};
+use hyenac_ir::{Binding, Graph, NodeIndex, Op, Region, Value};
 
 use crate::arena::{Tenant, place};
 use crate::device::Device;
 use crate::error::LowerError;
-use crate::family::Pointer;
+use crate::family::{Candidate, Kernel, Pointer};
 use crate::plan::{Argument, Buffer, KernelSource, Launch, Place, Plan};
 use crate::registry::lower_region;
 
@@ -30,12 +30,29 @@ enum List {
     Main,
 }
 
+/// What the launches of a region have in common.
+struct About<'a> {
+    candidate: &'a Candidate,
+    computes: String,
+}
+
+/// What a launch does so that launches may overlap.
+#[derive(Clone, Copy)]
+struct Overlap {
+    /// Its blocks wait for the launches before it.
+    waits: bool,
+    /// Its blocks let the next launches begin.
+    calls_next: bool,
+}
+
 struct Builder<'a> {
     device: &'a Device,
     kernels: Vec<KernelSource>,
     buffers: Vec<Buffer>,
     setup: Vec<Launch>,
     main: Vec<Launch>,
+    /// Per launch of `main`.
+    overlap: Vec<Overlap>,
     /// Per buffer: the list and index of the launch that writes it last.
     writer: Vec<Option<(List, usize)>>,
 }
@@ -51,10 +68,20 @@ pub fn lower(graph: &Graph, device: &Device, mode: Mode) -> Result<Plan, LowerEr
         buffers: Vec::new(),
         setup: Vec::new(),
         main: Vec::new(),
+        overlap: Vec::new(),
         writer: Vec::new(),
     };
+    let bundled = bundled_maps(graph, device, mode)?;
+    let mut bundle = Vec::new();
     let mut buffer_of: BTreeMap<Value, usize> = BTreeMap::new();
-    for node in graph.nodes() {
+    // What is given comes first, then the bundle that reads nothing else, then the rest in the graph's order.
+    let mut order: Vec<NodeIndex> = graph.nodes().collect();
+    order.sort_by_key(|node| match &graph.node(*node).op {
+        Op::Region(_) if !bundled.contains(node) => 2,
+        Op::Region(_) => 1,
+        _ => 0,
+    });
+    for node in order {
         let operands: Vec<usize> = graph.operands(node).iter().map(|operand| buffer_of[operand]).collect();
         match &graph.node(node).op {
             Op::Input { name, .. } => {
@@ -80,7 +107,14 @@ pub fn lower(graph: &Graph, device: &Device, mode: Mode) -> Result<Plan, LowerEr
                     buffer_of.insert(value, buffer);
                     outputs.push(buffer);
                 }
-                builder.region(region, &operands, &outputs, list)?;
+                if bundled.contains(&node) {
+                    bundle.push((region.as_ref(), operands, outputs));
+                    if bundle.len() == bundled.len() {
+                        builder.bundle(&bundle)?;
+                    }
+                } else {
+                    builder.region(region, &operands, &outputs, list)?;
+                }
             }
             op => {
                 return Err(LowerError::Ir(hyenac_ir::IrError::Invalid {
@@ -101,6 +135,24 @@ pub fn lower(graph: &Graph, device: &Device, mode: Mode) -> Result<Plan, LowerEr
         }
     }
     Ok(builder.finish())
+}
+
+/// Regions of the family `map` that only read what the caller gives, where there are several: one launch does them all,
+/// so that packing weights costs one boundary.
+fn bundled_maps(graph: &Graph, device: &Device, mode: Mode) -> Result<Vec<NodeIndex>, LowerError> {
+    let mut maps = Vec::new();
+    for node in graph.nodes() {
+        let Op::Region(region) = &graph.node(node).op else { continue };
+        let given = |operand: &Value| matches!(graph.op(*operand), Op::Input { .. } | Op::Weight { .. });
+        let of_main = mode == Mode::Live || graph.node(node).binding != Binding::Weights;
+        if of_main && graph.operands(node).iter().all(given) && maps.len() < MOST_BUNDLED {
+            let (candidate, _) = lower_region(region, device)?;
+            if candidate.family == crate::map::NAME {
+                maps.push(node);
+            }
+        }
+    }
+    Ok(if maps.len() > 1 { maps } else { Vec::new() })
 }
 
 impl Builder<'_> {
@@ -138,61 +190,117 @@ impl Builder<'_> {
                 self.push_buffer(Buffer { name, ty: "bytes".to_owned(), bytes, place: Place::Arena(0) })
             })
             .collect();
+        let about = About { candidate: &candidate, computes: region.describe() };
         for (position, kernel) in lowered.kernels.into_iter().enumerate() {
-            let index = self.kernels.iter().position(|known| *known == kernel.source).unwrap_or_else(|| {
-                self.kernels.push(kernel.source);
-                self.kernels.len() - 1
+            self.kernel(kernel, position, &about, [operands, outputs, &scratch], list)?;
+        }
+        Ok(())
+    }
+
+    /// Several maps as one launch of the main list.
+    fn bundle(&mut self, maps: &[(&Region, Vec<usize>, Vec<usize>)]) -> Result<(), LowerError> {
+        let regions: Vec<&Region> = maps.iter().map(|(region, ..)| *region).collect();
+        let describe = || regions.iter().map(|region| region.describe()).collect::<Vec<_>>().join("; ");
+        let mut together: Option<Candidate> = None;
+        for region in &regions {
+            let (candidate, _) = lower_region(region, self.device)?;
+            let sum = together.get_or_insert(Candidate { time_us: 0.0, floor_us: 0.0, ..candidate.clone() });
+            sum.time_us += candidate.time_us;
+            sum.floor_us += candidate.floor_us;
+        }
+        let Some(candidate) = together else { return Ok(()) };
+        let kernel = crate::map::bundle(&regions)
+            .map_err(|refusal| LowerError::Refused { region: describe(), why: refusal.why })?;
+        let operands: Vec<usize> = maps.iter().flat_map(|(_, operands, _)| operands.clone()).collect();
+        let outputs: Vec<usize> = maps.iter().flat_map(|(.., outputs)| outputs.clone()).collect();
+        let about = About { candidate: &candidate, computes: describe() };
+        self.kernel(kernel, 0, &about, [&operands, &outputs, &[]], List::Main)
+    }
+
+    fn calls_next(&self, list: List, launch: usize) -> bool {
+        list == List::Main && self.overlap.get(launch).is_some_and(|overlap| overlap.calls_next)
+    }
+
+    /// Appends a launch: the `position`-th kernel of what `about` describes, on these operands, outputs and scratch.
+    fn kernel(
+        &mut self,
+        kernel: Kernel,
+        position: usize,
+        about: &About<'_>,
+        [operands, outputs, scratch]: [&[usize]; 3],
+        list: List,
+    ) -> Result<(), LowerError> {
+        let index = self.kernels.iter().position(|known| *known == kernel.source).unwrap_or_else(|| {
+            self.kernels.push(kernel.source);
+            self.kernels.len() - 1
+        });
+        let arguments: Vec<Argument> = kernel
+            .pointers
+            .iter()
+            .map(|pointer| match *pointer {
+                Pointer::Operand(operand) => Argument { buffer: operands[operand], offset: 0, writes: false },
+                Pointer::Output(output) => Argument { buffer: outputs[output], offset: 0, writes: true },
+                Pointer::Scratch(which) => Argument { buffer: scratch[which], offset: 0, writes: true },
+            })
+            .collect();
+        let this = self.launches(list).len();
+        if this >= MAX_LAUNCHES {
+            return Err(LowerError::Limit {
+                what: "the number of launches".to_owned(),
+                needed: this as u64 + 1,
+                limit: MAX_LAUNCHES as u64,
             });
-            let arguments: Vec<Argument> = kernel
-                .pointers
-                .iter()
-                .map(|pointer| match *pointer {
-                    Pointer::Operand(operand) => Argument { buffer: operands[operand], offset: 0, writes: false },
-                    Pointer::Output(output) => Argument { buffer: outputs[output], offset: 0, writes: true },
-                    Pointer::Scratch(which) => Argument { buffer: scratch[which], offset: 0, writes: true },
-                })
-                .collect();
-            let this = self.launches(list).len();
-            if this >= MAX_LAUNCHES {
-                return Err(LowerError::Limit {
-                    what: "the number of launches".to_owned(),
-                    needed: this as u64 + 1,
-                    limit: MAX_LAUNCHES as u64,
-                });
-            }
-            let mut after: Vec<usize> = arguments
-                .iter()
-                .filter_map(|argument| self.writer[argument.buffer])
-                .filter_map(|(writer_list, writer)| (writer_list == list).then_some(writer))
-                .collect();
-            if position > 0 {
-                after.push(this - 1);
-            }
-            after.sort_unstable();
-            after.dedup();
-            for argument in arguments.iter().filter(|argument| argument.writes) {
-                self.writer[argument.buffer] = Some((list, this));
-            }
-            let first = position == 0;
-            self.launches(list).push(Launch {
-                kernel: index,
-                grid: kernel.grid,
-                block: kernel.block,
-                shared_bytes: kernel.shared_bytes,
-                arguments,
-                after,
-                family: candidate.family.to_owned(),
-                schedule: candidate.schedule.clone(),
-                predicted_us: if first { candidate.time_us } else { 0.0 },
-                floor_us: if first { candidate.floor_us } else { 0.0 },
-                computes: region.describe(),
-            });
+        }
+        let mut after: Vec<usize> = arguments
+            .iter()
+            .filter_map(|argument| self.writer[argument.buffer])
+            .filter_map(|(writer_list, writer)| (writer_list == list).then_some(writer))
+            .collect();
+        if position > 0 {
+            after.push(this - 1);
+        }
+        after.sort_unstable();
+        after.dedup();
+        let late = kernel.late.filter(|_| self.device.overlaps_launches());
+        // A launch may begin early if all that it reads of another is read late.
+        let read_late = |(argument, pointer): (&Argument, &Pointer)| match (&late, pointer) {
+            (Some(late), Pointer::Operand(operand)) => late.contains(operand),
+            (Some(_), _) => argument.writes,
+            (None, _) => false,
+        };
+        let early = after.iter().copied().filter(|&writer| {
+            let written = |argument: &Argument| self.writer[argument.buffer] == Some((list, writer));
+            late.is_some()
+                && self.calls_next(list, writer)
+                && arguments.iter().zip(&kernel.pointers).all(|pair| !written(pair.0) || read_late(pair))
+        });
+        let early = early.collect();
+        for argument in arguments.iter().filter(|argument| argument.writes) {
+            self.writer[argument.buffer] = Some((list, this));
+        }
+        let first = position == 0;
+        self.launches(list).push(Launch {
+            kernel: index,
+            grid: kernel.grid,
+            block: kernel.block,
+            shared_bytes: kernel.shared_bytes,
+            arguments,
+            after,
+            early,
+            family: about.candidate.family.to_owned(),
+            schedule: about.candidate.schedule.clone(),
+            predicted_us: if first { about.candidate.time_us } else { 0.0 },
+            floor_us: if first { about.candidate.floor_us } else { 0.0 },
+            computes: about.computes.clone(),
+        });
+        if list == List::Main {
+            self.overlap.push(Overlap { waits: late.is_some(), calls_next: kernel.calls_next });
         }
         Ok(())
     }
 
     fn finish(mut self) -> Plan {
-        open_with_one(&mut self.main);
+        open_with_one(&mut self.main, &self.overlap);
         let users = |launches: &[Launch], buffer: usize| -> Vec<usize> {
             let uses = |launch: &Launch| launch.arguments.iter().any(|argument| argument.buffer == buffer);
             (0..launches.len()).filter(|&launch| uses(&launches[launch])).collect()
@@ -237,6 +345,9 @@ impl Builder<'_> {
     }
 }
 
+/// Maps of one launch.
+const MOST_BUNDLED: usize = 16;
+
 /// The longest launch that others are made to wait for, so that a graph begins with one node, microseconds.
 const LONGEST_OPENER_US: f64 = 3.0;
 
@@ -244,7 +355,7 @@ const LONGEST_OPENER_US: f64 = 3.0;
 ///
 /// A graph that forks at its root takes about 2 us longer than one whose first node forks (measured on an H200), more
 /// than a short kernel in front of the others costs.
-fn open_with_one(launches: &mut Vec<Launch>) {
+fn open_with_one(launches: &mut Vec<Launch>, overlap: &[Overlap]) {
     let roots: Vec<usize> = (0..launches.len()).filter(|&launch| launches[launch].after.is_empty()).collect();
     let shortest = roots.iter().copied().min_by(|&a, &b| launches[a].predicted_us.total_cmp(&launches[b].predicted_us));
     let Some(opener) = shortest.filter(|&opener| roots.len() > 1 && launches[opener].predicted_us <= LONGEST_OPENER_US)
@@ -253,8 +364,10 @@ fn open_with_one(launches: &mut Vec<Launch>) {
     };
     let first = launches.remove(opener);
     launches.insert(0, first);
-    for launch in &mut launches[1..] {
-        for after in &mut launch.after {
+    let calls_next = overlap.get(opener).is_some_and(|opener| opener.calls_next);
+    let others = overlap.iter().enumerate().filter(|(launch, _)| *launch != opener);
+    for (launch, (_, overlap)) in launches[1..].iter_mut().zip(others) {
+        for after in launch.after.iter_mut().chain(&mut launch.early) {
             *after = match (*after).cmp(&opener) {
                 std::cmp::Ordering::Equal => 0,
                 std::cmp::Ordering::Less => *after + 1,
@@ -262,8 +375,13 @@ fn open_with_one(launches: &mut Vec<Launch>) {
             };
         }
         launch.after.sort_unstable();
+        launch.early.sort_unstable();
         if launch.after.is_empty() {
             launch.after.push(0);
+            // It reads nothing of the opener: it has only to end after it.
+            if overlap.waits && calls_next {
+                launch.early.push(0);
+            }
         }
     }
 }

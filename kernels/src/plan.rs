@@ -70,6 +70,9 @@ pub struct Launch {
     pub arguments: Vec<Argument>,
     /// Launches of the same list that must have finished, ascending; never contains a later launch.
     pub after: Vec<usize>,
+    /// Those of `after` that need not have ended before this launch begins, since its blocks wait for them themselves
+    /// before they read what those write.
+    pub early: Vec<usize>,
     /// The kernel family that emitted it.
     pub family: String,
     /// The schedule, in the family's words.

@@ -34,6 +34,22 @@ __device__ __forceinline__ float load_f32(const float* p) { return *p; }
 __device__ __forceinline__ float load_f16(const half_bits* p) { return from_half(*p); }
 __device__ __forceinline__ float2 load_c64(const float2* p) { return *p; }
 
+// ---- overlapping launches ------------------------------------------------------------------------
+
+// Lets the launches that depend on this one begin as soon as all blocks have come here; they wait themselves.
+__device__ __forceinline__ void begin_next() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+// Waits until the launches that this one depends on have ended, where it began before that. Every block comes here
+// before it writes anything that outlives it.
+__device__ __forceinline__ void wait_for_inputs() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // ---- scalar functions ----------------------------------------------------------------------------
 
 // Sine to about one unit in the last place for every finite argument, without a stack frame: three-term
@@ -63,6 +79,14 @@ __device__ __forceinline__ float sine(float x) {
 __device__ __forceinline__ float gelu_tanh(float x) {
     float y = 0.7978845608028654f * fmaf(0.044715f * x * x, x, x);
     return __fdividef(x, 1.0f + __expf(-2.0f * y));
+}
+
+// The same for a result that is rounded to binary16: the hardware's hyperbolic tangent is good to 11 bits.
+__device__ __forceinline__ float gelu_tanh_f16(float x) {
+    float t, y = x * fmaf(0.044715f * 0.7978845608028654f * x, x, 0.7978845608028654f);
+    asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(y));
+    const float half = 0.5f * x;
+    return fmaf(half, t, half);
 }
 
 // Column `column` of row `row` of the positional embedding. Divisions are by constants, folded by the compiler;

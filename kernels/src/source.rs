@@ -1,6 +1,6 @@
 //! Assembly of translation units.
 
-use hyenac_ir::{Graph, Op};
+use hyenac_ir::{Graph, Op, Value};
 
 use crate::family::Pointer;
 use crate::scalar::element_type;
@@ -40,6 +40,24 @@ pub fn parameter_list(body: &Graph, pointers: &[Pointer]) -> String {
 pub fn all_pointers(body: &Graph) -> Vec<Pointer> {
     let operands = (0..body.parameters().len()).map(Pointer::Operand);
     operands.chain((0..body.outputs().len()).map(Pointer::Output)).collect()
+}
+
+/// The operands of a region that are read for the sake of this value only.
+pub fn exclusive_parameters(body: &Graph, value: Value) -> Vec<usize> {
+    let reached = |from: &[Value], stop: Option<Value>| {
+        let mut reached = vec![false; body.len()];
+        let mut open = from.to_vec();
+        while let Some(next) = open.pop() {
+            if Some(next) != stop && !std::mem::replace(&mut reached[next.node.index()], true) {
+                open.extend(body.operands(next.node));
+            }
+        }
+        reached
+    };
+    let (within, elsewhere) = (reached(&[value], None), reached(body.outputs(), Some(value)));
+    let parameters = body.parameters().into_iter().enumerate();
+    let exclusive = parameters.filter(|(_, node)| within[node.index()] && !elsewhere[node.index()]);
+    exclusive.map(|(position, _)| position).collect()
 }
 
 /// A readable kernel name: the family, then what the body computes, views and casts left out.

@@ -189,6 +189,8 @@ impl Family for ChainFamily {
                 block: [THREADS as u32, 1, 1],
                 shared_bytes: shared_bytes as u32,
                 pointers: all_pointers(body),
+                late: None,
+                calls_next: true,
             }],
             scratch: Vec::new(),
         })
@@ -221,7 +223,10 @@ fn emit(region: &Region, chain: &Chain, schedule: &Schedule, layout: &Layout) ->
         kernel_name(NAME, body),
         parameter_list(body, &all_pointers(body))
     );
-    let _ = writeln!(code, "    extern __shared__ float4 shared_memory[];\n    float* shared = (float*)shared_memory;");
+    let _ = writeln!(
+        code,
+        "    begin_next();\n    extern __shared__ float4 shared_memory[];\n    float* shared = (float*)shared_memory;"
+    );
     let _ = writeln!(code, "    float* result = shared + {};", layout.result);
     let _ = writeln!(code, "    const uint32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;");
     if schedule.resident {

@@ -142,6 +142,7 @@ __device__ __forceinline__ void direct_convolution_f16(const Operation& operatio
             signal[H::SIGNAL + H::COPY + C + threadIdx.x] = 0;
         }
     }
+    begin_next();
     stage_signal<S>(operation, place, [&](uint32 channel, uint32 row, uint32 position, const float(&v)[S::WIDTH]) {
         half_bits* const target = channels + channel * H::CHANNEL + (S::GROUP + row) * H::ROW + position;
         if constexpr (S::WIDTH == 8) {

@@ -65,6 +65,7 @@ __device__ __forceinline__ void direct_convolution_f32(const Operation& operatio
             *target = v[0];
         }
     };
+    begin_next();
     stage_signal<S>(operation, place, [&](uint32 channel, uint32 row, uint32 position, const float(&v)[S::WIDTH]) {
         store(channels + channel * H::CHANNEL + (S::GROUP + row) * H::ROW + position, v);
     });

@@ -67,6 +67,8 @@ impl Family for DirectConvolution {
                 block: [32 * parsed.warps as u32, 1, 1],
                 shared_bytes: geometry.shared_bytes as u32,
                 pointers: all_pointers(body),
+                late: None,
+                calls_next: true,
             }],
             scratch: Vec::new(),
         })

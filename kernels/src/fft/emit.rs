@@ -204,6 +204,8 @@ impl<'a> Writer<'a> {
             block: [threads as u32, 1, 1],
             shared_bytes: (rows * row * 8) as u32,
             pointers,
+            late: None,
+            calls_next: false,
         }
     }
 }

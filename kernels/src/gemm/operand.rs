@@ -19,6 +19,8 @@ pub struct Operand {
     pub width: usize,
     /// Whether memory holds the operand format already.
     pub direct: bool,
+    /// Whether a group is one load of 16 bytes that hold the operand format already.
+    pub plain: bool,
     /// Whether elements are rounded to tf32 when they are stored.
     pub round: bool,
     /// Bytes read from memory for one element.
@@ -122,6 +124,7 @@ impl Operand {
         // Copies in the background move 4 bytes or more.
         let wide = group.loads.iter().all(|load| load.bytes >= 4);
         let direct = !round && wide && stored.iter().any(|&dtype| group.is_copy_of(dtype));
+        let plain = direct && group.loads.iter().all(|load| load.bytes == 16);
         let setup = if along_inner {
             "const uint32 k_group = k / width;".to_owned()
         } else {
@@ -130,7 +133,7 @@ impl Operand {
         };
         let loaded: usize = group.loads.iter().map(|load| load.bytes).sum();
         let source_bytes = if loaded > 0 { loaded as f64 / width as f64 } else { 4.0 };
-        Operand { along_inner, width, direct, round, source_bytes, group, after: None, eps: 0.0, setup }
+        Operand { along_inner, width, direct, plain, round, source_bytes, group, after: None, eps: 0.0, setup }
     }
 
     fn normalised(body: &Graph, product: &Product, norm: &Norm, root: Value, round: bool) -> Result<Operand, Refusal> {

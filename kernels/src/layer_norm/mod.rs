@@ -216,6 +216,8 @@ impl Family for LayerNorm {
                 block: [THREADS as u32, 1, 1],
                 shared_bytes: 0,
                 pointers,
+                late: None,
+                calls_next: false,
             }],
             scratch: Vec::new(),
         })

@@ -36,11 +36,6 @@ pub fn row_panels(body: &Graph, weight: Value) -> Option<usize> {
     packed(body, weight, &[0, 2, 1, 3], |n, k| vec![n / PANEL, k / 8, PANEL, 8])
 }
 
-/// The operand that holds this weight `[N, K]` in panels of 8 columns: f16 `[K / 8, N, 8]`.
-pub fn column_panels(body: &Graph, weight: Value) -> Option<usize> {
-    packed(body, weight, &[1, 0, 2], |n, k| vec![k / 8, n, 8])
-}
-
 fn packed(body: &Graph, weight: Value, moved: &[usize], stored: impl Fn(usize, usize) -> Vec<usize>) -> Option<usize> {
     let &[n, k] = &body.ty(weight).shape[..] else { return None };
     let Op::Reshape { .. } = body.op(weight) else { return None };
@@ -57,32 +52,25 @@ fn packed(body: &Graph, weight: Value, moved: &[usize], stored: impl Fn(usize, u
 
 /// The instruction wrappers `product_shared_N`: `sum[64, N] += a[64, 16] b[N, 16]^T`, both in shared memory.
 pub fn shared_products(columns: &[usize]) -> String {
-    columns.iter().map(|&n| wrapper(n, "shared", "uint64 a", "%A", "\"l\"(a)", 1)).collect()
+    columns.iter().map(|&n| wrapper(n, "shared", "0, 0")).collect()
 }
 
-/// The instruction wrappers `product_registers_N`: the same with `a` in registers.
-pub fn register_products(columns: &[usize]) -> String {
-    let inputs = "\"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3])";
-    columns.iter().map(|&n| wrapper(n, "registers", "const uint32 (&a)[4]", "{%A, %B, %C, %D}", inputs, 4)).collect()
+/// The instruction wrappers `product_turned_N`: the same with `b[16, N]` in shared memory, N contiguous.
+pub fn turned_products(columns: &[usize]) -> String {
+    columns.iter().map(|&n| wrapper(n, "turned", "0, 1")).collect()
 }
 
-fn wrapper(n: usize, kind: &str, parameter: &str, left: &str, inputs: &str, count: usize) -> String {
+fn wrapper(n: usize, kind: &str, transposes: &str) -> String {
     let registers = n / 2;
     let list = |format: &dyn Fn(usize) -> String| (0..registers).map(format).collect::<Vec<_>>().join(", ");
-    let mut left = left.to_owned();
-    for (position, letter) in ["%A", "%B", "%C", "%D"].iter().enumerate() {
-        left = left.replace(letter, &format!("%{}", registers + position));
-    }
-    let (right, accumulate) = (registers + count, registers + count + 1);
-    // Immediate transposes: two for operands in shared memory, one for the right operand alone.
-    let transposes = if count == 1 { "0, 0" } else { "0" };
+    let (left, right, accumulate) = (registers, registers + 1, registers + 2);
     let mut text = String::new();
     let _ = write!(
         text,
-        "__device__ __forceinline__ void product_{kind}_{n}(float (&sum)[{registers}], {parameter}, uint64 b, int accumulate) {{\n    \
+        "__device__ __forceinline__ void product_{kind}_{n}(float (&sum)[{registers}], uint64 a, uint64 b, int accumulate) {{\n    \
          asm volatile(\"{{ .reg .pred p; setp.ne.b32 p, %{accumulate}, 0; \"\n                 \
-         \"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.f16.f16 {{{}}}, {left}, %{right}, p, 1, 1, {transposes}; }}\"\n                 \
-         : {} : {inputs}, \"l\"(b), \"r\"(accumulate));\n}}\n",
+         \"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.f16.f16 {{{}}}, %{left}, %{right}, p, 1, 1, {transposes}; }}\"\n                 \
+         : {} : \"l\"(a), \"l\"(b), \"r\"(accumulate));\n}}\n",
         list(&|i| format!("%{i}")),
         list(&|i| format!("\"+f\"(sum[{i}])")),
     );

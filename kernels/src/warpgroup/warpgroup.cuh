@@ -36,6 +36,34 @@ __device__ __forceinline__ void barrier_wait(uint64* barrier, uint32 parity) {
                      : "=r"(done) : "r"(address), "r"(parity) : "memory");
     }
 }
+
+// Blocks of a cluster. What is sent to another block's shared memory counts its bytes on a barrier there, so that no
+// fence waits for it; an arrival without bytes orders nothing but itself.
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait;" ::: "memory"); }
+template <int SPLIT>
+__device__ __forceinline__ uint32 remote_address(uint32 address, uint32 rank) {
+    uint32 remote = address;
+    if constexpr (SPLIT > 1) asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
+    return remote;
+}
+__device__ __forceinline__ void send(uint32 address, uint32 a, uint32 barrier) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(address), "r"(a), "r"(barrier) : "memory");
+}
+__device__ __forceinline__ void send(uint32 address, float a, float b, uint32 barrier) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
+                 ::"r"(address), "f"(a), "f"(b), "r"(barrier) : "memory");
+}
+__device__ __forceinline__ void send(uint32 address, float a, float b, float c, float d, uint32 barrier) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
+                 ::"r"(address), "f"(a), "f"(b), "f"(c), "f"(d), "r"(barrier) : "memory");
+}
+template <int SPLIT>
+__device__ __forceinline__ void barrier_arrive_remote(uint64* barrier, uint32 rank) {
+    asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];"
+                 ::"r"(remote_address<SPLIT>(shared_address_of(barrier), rank)) : "memory");
+}
+
 // Contiguous bytes from global to shared memory; completion counts on the barrier.
 __device__ __forceinline__ void bulk_copy(void* to, const void* from, uint32 bytes, uint64* barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"

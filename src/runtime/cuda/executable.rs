@@ -318,7 +318,7 @@ impl CudaExecutable {
     /// A graph of one launch alone, with the pointers that it had in the last replay.
     pub(super) fn single_launch(&self, index: usize, kernels: &Kernels) -> Result<Option<KernelGraph>> {
         let Some(launch) = self.plan.launches.get(index) else { return Ok(None) };
-        let alone = Launch { after: Vec::new(), ..launch.clone() };
+        let alone = Launch { after: Vec::new(), early: Vec::new(), ..launch.clone() };
         let pointers = vec![self.graph.pointers(index).to_vec()];
         Ok(Some(KernelGraph::build(&self.device, kernels, &[alone], pointers)?))
     }

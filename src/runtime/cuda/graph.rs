@@ -16,6 +16,14 @@ use super::module::LoadedKernel;
 /// The kernels of one plan, shared by its graphs.
 pub(super) type Kernels = Arc<[LoadedKernel]>;
 
+/// An edge to a node that begins when all blocks of the other have called `begin_next` or ended.
+const PROGRAMMATIC: sys::CUgraphEdgeData = sys::CUgraphEdgeData_st {
+    from_port: sys::CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC as u8,
+    to_port: 0,
+    type_: sys::CUgraphDependencyType_enum::CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC as u8,
+    reserved: [0; 5],
+};
+
 /// A kernel node and its current parameters.
 struct Node {
     handle: sys::CUgraphNode,
@@ -87,9 +95,12 @@ impl KernelGraph {
         let broken =
             || CudaError::InvalidPlan { what: format!("launch {index} names a kernel or launch that is not there") };
         self.kernels.get(launch.kernel).ok_or_else(broken)?.prepare(launch)?;
-        let dependencies: Option<Vec<sys::CUgraphNode>> =
-            launch.after.iter().map(|&after| self.nodes.get(after).map(|node| node.handle)).collect();
-        let dependencies = dependencies.ok_or_else(broken)?;
+        let handles = |early: bool| -> Option<Vec<sys::CUgraphNode>> {
+            let wanted = launch.after.iter().filter(|after| launch.early.contains(after) == early);
+            wanted.map(|&after| self.nodes.get(after).map(|node| node.handle)).collect()
+        };
+        let dependencies = handles(false).ok_or_else(broken)?;
+        let early = handles(true).ok_or_else(broken)?;
         let mut node = Node {
             handle: std::ptr::null_mut(),
             kernel: launch.kernel,
@@ -119,6 +130,15 @@ impl KernelGraph {
             )
         };
         code.during("cuGraphAddKernelNode_v2").map_err(|failure| CudaError::Capture { what: what(), failure })?;
+        if !early.is_empty() {
+            let to = vec![node.handle; early.len()];
+            let data = vec![PROGRAMMATIC; early.len()];
+            // SAFETY: the graph is live, all handles are nodes of it, and the three arrays are of the length given.
+            let code = unsafe {
+                sys::cuGraphAddDependencies_v2(self.graph, early.as_ptr(), to.as_ptr(), data.as_ptr(), early.len())
+            };
+            code.during("cuGraphAddDependencies_v2").map_err(|failure| CudaError::Capture { what: what(), failure })?;
+        }
         self.nodes.push(node);
         Ok(())
     }

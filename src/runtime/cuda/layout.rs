@@ -248,6 +248,7 @@ pub(super) mod tests {
             shared_bytes: 0,
             arguments: arguments.iter().map(|&(buffer, offset, writes)| Argument { buffer, offset, writes }).collect(),
             after: after.to_vec(),
+            early: Vec::new(),
             family: String::new(),
             schedule: String::new(),
             predicted_us: 0.0,

@@ -173,6 +173,7 @@ mod tests {
             shared_bytes,
             arguments: Vec::new(),
             after: Vec::new(),
+            early: Vec::new(),
             family: String::new(),
             schedule: String::new(),
             predicted_us: 0.0,

@@ -19,7 +19,8 @@ const NOT_FOUND: c_int = -1;
 // CUDA 11.4 do not list.
 struct Functions {
     nodes: unsafe extern "C" fn(CUgraph, *mut CUgraphNode, *mut usize) -> c_int,
-    edges: unsafe extern "C" fn(CUgraph, *mut CUgraphNode, *mut CUgraphNode, *mut usize) -> c_int,
+    /// Of CUDA 12.3, with eight bytes about each edge: its predecessor refuses graphs whose launches overlap.
+    edges: unsafe extern "C" fn(CUgraph, *mut CUgraphNode, *mut CUgraphNode, *mut [u8; 8], *mut usize) -> c_int,
     kind: unsafe extern "C" fn(CUgraphNode, *mut u32) -> c_int,
     parameters: unsafe extern "C" fn(CUgraphNode, *mut CUDA_KERNEL_NODE_PARAMS) -> c_int,
     name: unsafe extern "C" fn(*mut *const c_char, CUfunction) -> c_int,
@@ -31,7 +32,7 @@ impl Functions {
         let library = unsafe { cudarc::driver::sys::culib() };
         macro_rules! function {
             ($name:literal) => {
-                // SAFETY: the field that receives the pointer has the signature of CUDA 11.4 (12.3 for the name), with
+                // SAFETY: the field that receives the pointer has the signature of CUDA 11.4 (12.3 for the edges and the name), with
                 // enumerations as integers of their size; libcuda is never closed.
                 *unsafe { library.get($name) }
                     .map_err(|_| GraphMismatch::Unreadable { call: $name, code: NOT_FOUND })?
@@ -39,7 +40,7 @@ impl Functions {
         }
         Ok(Functions {
             nodes: function!("cuGraphGetNodes"),
-            edges: function!("cuGraphGetEdges"),
+            edges: function!("cuGraphGetEdges_v2"),
             kind: function!("cuGraphNodeGetType"),
             parameters: function!("cuGraphKernelNodeGetParams"),
             name: function!("cuFuncGetName"),
@@ -75,11 +76,14 @@ fn read(driver: &Functions, graph: CUgraph, launches: &[CUgraphNode]) -> Result<
     }
     let mut count = 0;
     // SAFETY: as above.
-    check("cuGraphGetEdges", unsafe { (driver.edges)(graph, none, none, &mut count) })?;
+    check("cuGraphGetEdges_v2", unsafe { (driver.edges)(graph, none, none, std::ptr::null_mut(), &mut count) })?;
     let mut from: Vec<CUgraphNode> = vec![std::ptr::null_mut(); count];
     let mut to = from.clone();
+    let mut data = vec![[0; 8]; count];
     // SAFETY: both arrays have room for `count` nodes, as the driver is told.
-    check("cuGraphGetEdges", unsafe { (driver.edges)(graph, from.as_mut_ptr(), to.as_mut_ptr(), &mut count) })?;
+    check("cuGraphGetEdges_v2", unsafe {
+        (driver.edges)(graph, from.as_mut_ptr(), to.as_mut_ptr(), data.as_mut_ptr(), &mut count)
+    })?;
     let edges: Vec<(CUgraphNode, CUgraphNode)> = from.into_iter().zip(to).take(count).collect();
     Ok(GraphReadBack::ordered(launches, nodes, &edges))
 }

@@ -99,6 +99,7 @@ impl Timer {
             shared_bytes: 0,
             arguments: Vec::new(),
             after: Vec::new(),
+            early: Vec::new(),
             family: String::new(),
             schedule: String::new(),
             predicted_us: 0.0,

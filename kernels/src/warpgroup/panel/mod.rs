@@ -16,7 +16,7 @@ use crate::error::LowerError;
 use crate::family::{Candidate, Family, Kernel, Lowered, Refusal};
 use crate::gemm::{Epilogue, MATRIX_CODE, Operand, Product};
 use crate::plan::KernelSource;
-use crate::source::{all_pointers, kernel_name, parameter_list, translation_unit};
+use crate::source::{all_pointers, exclusive_parameters, kernel_name, parameter_list, translation_unit};
 use crate::vector;
 
 const NAME: &str = "panel";
@@ -239,5 +239,7 @@ fn kernel(region: &Region, parts: &Parts, schedule: &Schedule) -> Kernel {
         block: [THREADS as u32, 1, 1],
         shared_bytes: layout.shared_bytes as u32,
         pointers,
+        late: Some(exclusive_parameters(body, parts.product.weight)),
+        calls_next: true,
     }
 }

@@ -9,6 +9,7 @@ __device__ __forceinline__ void multiply_panels(const A& a, const half_bits* wei
     unsigned char* shared = (unsigned char*)shared_memory;
     uint64* full = (uint64*)(shared + C::barrier_offset);
     uint64* empty = full + C::stages;
+    begin_next();
     const uint32 row0 = blockIdx.x / C::column_groups * 64;
     const uint32 first_panel = blockIdx.x % C::column_groups * C::panels;
     const uint32 left_over = C::all_panels - first_panel, panels = left_over < C::panels ? left_over : C::panels;
@@ -23,6 +24,8 @@ __device__ __forceinline__ void multiply_panels(const A& a, const half_bits* wei
     const uint32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (warp == 8) {
         if (lane == 0) {
+            // Nothing is written before the first panel is there.
+            wait_for_inputs();
             for (uint32 p = 0; p < panels; ++p) {
                 const uint32 s = p % C::stages;
                 if (p >= C::stages) barrier_wait(empty + s, (p / C::stages - 1) & 1);

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use hyenac_ir::{Graph, Value};
+use hyenac_ir::{DType, Graph, Op, Value};
 
 use super::recognise::Tail;
 use crate::family::Refusal;
@@ -10,8 +10,8 @@ use crate::index::Index;
 use crate::scalar::{Emitter, Reader, literal};
 use crate::vector::{Group, Lanes, element_before_store, position_in_output, store};
 
-/// Elements of a group along a row.
-const WIDTH: usize = 4;
+/// Elements of a group: accumulators of a channel belong to different rows.
+const WIDTH: usize = 1;
 
 /// Gives lanes of values that the skeleton holds, each under the name of an array.
 struct Held<'a> {
@@ -58,34 +58,28 @@ impl Tail {
     pub fn structs(&self, body: &Graph, members: &str) -> Result<String, Refusal> {
         let width = self.projection.columns;
         let lane = column_lane(width, WIDTH);
-        let setup = "        const uint32 column_group = column / 4u;\n";
+        let setup = "        const uint32 column_group = column;\n";
         let mut text = String::new();
 
         let residual =
             group(body, self.residual, &[(self.projection.value, "u")], lane.clone(), WIDTH, |emitter, k| {
                 emitter.element(self.residual, &self.row_index(k))
             })?;
-        let words = residual.words;
-        let (of_columns, of_rows) = residual.fetch_by_row(2);
-        let _ = write!(
-            text,
-            "struct residual {{\n    {members};\n    static constexpr int words = {words};\n    \
-             __device__ __forceinline__ void fetch_columns(uint32 (&raw)[{0}], uint32 column) const {{\n{setup}{of_columns}    }}\n    \
-             __device__ __forceinline__ void fetch(uint32 (&raw)[{0}], uint32 row, uint32 column) const {{\n{setup}{of_rows}    }}\n    \
-             __device__ __forceinline__ void values(const uint32 (&raw)[{0}], uint32 row, uint32 column, const float (&u)[4], float (&value)[4]) const {{\n{setup}{1}    }}\n}};\n\n",
-            words.max(1),
-            residual.assign("value", 2)
-        );
+        let quad =
+            group(body, self.residual, &[(self.projection.value, "u")], column_lane(width, 4), 4, |emitter, k| {
+                emitter.element(self.residual, &self.row_index(k))
+            })?;
+        text.push_str(&residual_struct(&residual, &quad, members, setup));
 
         let root = uncast(body, self.normal);
         let normal = self.norm.after(body, root, WIDTH, |emitter, k| emitter.element(root, &self.row_index(k)))?;
         let (of_columns, of_rows) = normal.fetch_by_row(2);
-        let setup_norm = "        const uint32 k_group = k / 4u;\n";
+        let setup_norm = "        const uint32 k_group = k;\n";
         let _ = write!(
             text,
             "struct normal {{\n    {members};\n    static constexpr float eps = {};\n    static constexpr int words = {};\n    \
              __device__ __forceinline__ void fetch_columns(uint32 (&raw)[{2}], uint32 k) const {{\n{setup_norm}{of_columns}    }}\n    \
-             __device__ __forceinline__ void after(uint32 (&raw)[{2}], uint32 row, uint32 k, const float (&x)[4], float mean, float scale, float (&value)[4]) const {{\n\
+             __device__ __forceinline__ void after(uint32 (&raw)[{2}], uint32 row, uint32 k, const float (&x)[1], float mean, float scale, float (&value)[1]) const {{\n\
              {setup_norm}{of_rows}{3}    }}\n}};\n\n",
             literal(self.norm.eps),
             normal.words,
@@ -95,19 +89,24 @@ impl Tail {
 
         let root = uncast(body, self.hidden);
         let rank = body.ty(root).shape.len();
-        let pair = column_lane(self.hidden_width, 2);
-        let hidden = group(body, root, &[(self.up, "u")], pair, 2, |emitter, k| {
+        let lane_of_layer = column_lane(self.hidden_width, WIDTH);
+        let hidden = group(body, root, &[(self.up, "u")], lane_of_layer, WIDTH, |emitter, k| {
             // Nothing on the way depends on the row: any row gives the same code.
             let mut index = vec![Index::constant(0); rank - 1];
             index.push(k);
-            emitter.element(root, &index)
+            match body.op(root) {
+                Op::GeluTanh {} => {
+                    let x = emitter.element(body.operand(root.node, 0), &index)?;
+                    Ok(format!("gelu_tanh_f16({x})"))
+                }
+                _ => emitter.element(root, &index),
+            }
         })?;
-        let setup_pair = "        const uint32 column_group = column / 2u;\n";
         let _ = write!(
             text,
             "struct hidden {{\n    {members};\n    static constexpr int words = {0};\n    \
-             __device__ __forceinline__ void fetch(uint32 (&raw)[{1}], uint32 column) const {{\n{setup_pair}{2}    }}\n    \
-             __device__ __forceinline__ void values(const uint32 (&raw)[{1}], uint32 column, const float (&u)[2], float (&value)[2]) const {{\n{setup_pair}{3}    }}\n}};\n\n",
+             __device__ __forceinline__ void fetch(uint32 (&raw)[{1}], uint32 column) const {{\n{setup}{2}    }}\n    \
+             __device__ __forceinline__ void values(const uint32 (&raw)[{1}], uint32 column, const float (&u)[1], float (&value)[1]) const {{\n{setup}{3}    }}\n}};\n\n",
             hidden.words,
             hidden.words.max(1),
             hidden.fetch(2),
@@ -136,25 +135,67 @@ impl Tail {
             lanes.emit(|emitter, lane| element_before_store(emitter, body, self.output, &positions[lane]))?
         };
         let store = store(&body.ty(self.output).shape, &positions, &columns, &flat, self.projection.columns, 2);
+        let (of_columns, of_rows) = group.fetch_by_row(2);
         let mut text = String::new();
         let _ = write!(
             text,
-            "struct epilogue {{\n    {members};\n    static constexpr int width = 4, words = {0};\n    static constexpr bool along_rows = false;\n    \
-             __device__ __forceinline__ void fetch(uint32 (&raw)[{1}], uint32 row, uint32 column) const {{\n{setup}{2}    }}\n    \
-             __device__ __forceinline__ void finish(const uint32 (&raw)[{1}], uint32 row, uint32 column, const float (&u)[4], const float*) const {{\n{setup}        float y[4];\n{3}{store}    }}\n}};\n\n",
+            "struct epilogue {{\n    {members};\n    static constexpr int words = {0};\n    \
+             __device__ __forceinline__ void fetch_columns(uint32 (&raw)[{1}], uint32 column) const {{\n{setup}{of_columns}    }}\n    \
+             __device__ __forceinline__ void fetch(uint32 (&raw)[{1}], uint32 row, uint32 column) const {{\n{setup}{of_rows}    }}\n    \
+             __device__ __forceinline__ void finish(const uint32 (&raw)[{1}], uint32 row, uint32 column, const float (&u)[1]) const {{\n{setup}        float y[1];\n{2}{store}    }}\n}};\n\n",
             group.words,
             group.words.max(1),
-            group.fetch(2),
             group.assign("y", 2)
         );
         Ok(text)
     }
 }
 
+/// The struct `residual`. Where every load that depends on the row has a counterpart of four adjacent channels, whole
+/// sectors are loaded (`quads`) and `place` puts a channel's words where the code for one channel expects them.
+fn residual_struct(residual: &Group, quad: &Group, members: &str, setup: &str) -> String {
+    let of_row =
+        |group: &Group| group.loads.iter().filter(|load| load.address.mentions("row")).cloned().collect::<Vec<_>>();
+    let (single, wide) = (of_row(residual), of_row(quad));
+    let quads = !single.is_empty()
+        && single.len() == wide.len()
+        && single.iter().zip(&wide).all(|(one, four)| {
+            one.parameter == four.parameter && one.dtype == DType::F32 && (one.bytes, four.bytes) == (4, 16)
+        });
+    let row_words = if quads { single.len() } else { 0 };
+    let (mut fetch, mut place) = (String::new(), String::new());
+    for (position, (one, four)) in single.iter().zip(&wide).enumerate().take(row_words) {
+        let _ =
+            writeln!(fetch, "        load_words<{}, 16>(raw, p{} + {});", 4 * position, four.parameter, four.address);
+        let _ = writeln!(place, "        raw[{}] = own[{position}];", one.word);
+    }
+    let words = residual.words;
+    let (of_columns, of_rows) = residual.fetch_by_row(2);
+    let mut text = format!(
+        "struct residual {{\n    {members};\n    static constexpr int words = {words}, row_words = {row_words};\n    \
+         static constexpr bool quads = {quads};\n    \
+         __device__ __forceinline__ void fetch_columns(uint32 (&raw)[{0}], uint32 column) const {{\n{setup}{of_columns}    }}\n    \
+         __device__ __forceinline__ void fetch(uint32 (&raw)[{0}], uint32 row, uint32 column) const {{\n{setup}{of_rows}    }}\n    \
+         __device__ __forceinline__ void values(const uint32 (&raw)[{0}], uint32 row, uint32 column, const float (&u)[1], float (&value)[1]) const {{\n{setup}{1}    }}\n",
+        words.max(1),
+        residual.assign("value", 2)
+    );
+    if quads {
+        let _ = write!(
+            text,
+            "    __device__ __forceinline__ void fetch_quad(uint32 (&raw)[{0}], uint32 row, uint32 column) const {{\n        \
+             const uint32 column_group = column / 4u;\n{fetch}    }}\n    \
+             __device__ __forceinline__ void place(uint32 (&raw)[{words}], const uint32 (&own)[{row_words}]) const {{\n{place}    }}\n",
+            4 * row_words
+        );
+    }
+    text + "};\n\n"
+}
+
 /// The value below a final cast, which stores into operand tiles repeat.
 fn uncast(body: &Graph, value: Value) -> Value {
     match body.op(value) {
-        hyenac_ir::Op::Cast { .. } => body.operand(value.node, 0),
+        Op::Cast { .. } => body.operand(value.node, 0),
         _ => value,
     }
 }

@@ -1,10 +1,10 @@
-//! Family `tail`: output projection, residual, layer norm and MLP of 64 rows in one kernel.
+//! Family `tail`: output projection, residual, layer norm and MLP of a tile of tokens in one kernel.
 //!
-//! Two warpgroups take turns over chunks of 64 of the hidden width: while one evaluates the activation, the other
-//! multiplies. The hidden layer's elements go from accumulators to operand registers and never to memory. For few rows
-//! a cluster of blocks shares the hidden width.
+//! Weights are the left operands, tokens the columns. A cluster of blocks shares the channels of the projection and the
+//! hidden width; two warpgroups of a block take turns between products and activation.
 //!
-//! Work: `2 rows width (width + 2 hidden)` flops; bytes: operands and output once, all weights once for every 64 rows from L2.
+//! Work: `2 rows width (width + 2 hidden)` flops; bytes: operands and output once, all weights once for every tile of
+//! tokens from L2.
 
 mod emit;
 mod recognise;
@@ -14,14 +14,14 @@ use std::fmt::Write;
 use hyenac_ir::Region;
 use serde::{Deserialize, Serialize};
 
-use super::{K_STRIDE, PANEL, available, register_products, shared_products};
+use super::{PANEL, available, turned_products};
 use crate::cost::{memory_us, scalar_work, traffic_bytes};
 use crate::device::Device;
 use crate::error::LowerError;
 use crate::family::{Candidate, Family, Kernel, Lowered, Refusal};
 use crate::gemm::{MATRIX_CODE, Operand};
 use crate::plan::KernelSource;
-use crate::source::{all_pointers, kernel_name, parameter_list, translation_unit};
+use crate::source::{all_pointers, exclusive_parameters, kernel_name, parameter_list, translation_unit};
 use crate::vector;
 use recognise::Tail;
 
@@ -29,11 +29,22 @@ const NAME: &str = "tail";
 const DEVICE_CODE: &str = include_str!("tail.cuh");
 /// Two warpgroups that multiply and one for copies, which register reallocation counts whole.
 const THREADS: usize = 384;
-/// What a tile takes beside its chunks: first loads, projection, norm, sum and result. Measured alone on an H200 it is
-/// 11 us; 5 us are left out because plans add up the packing of the three weights, which runs beside the head.
-const FIXED_US: f64 = 6.0;
 /// Blocks of a cluster, and how many such blocks of 200 KB are resident on 132 multiprocessors.
 const SPLITS: [(usize, f64); 3] = [(1, 132.0), (2, 132.0), (4, 120.0)];
+/// Tokens of a tile.
+const TOKENS: [usize; 8] = [16, 24, 32, 48, 64, 80, 96, 128];
+/// Bytes of a piece of a weight: 64 rows, 128 of K.
+const PIECE_BYTES: usize = PANEL * K_PIECE * 2;
+const K_PIECE: usize = 128;
+/// Pieces in shared memory: at least those of the hidden layer and the first half of the last product's.
+const STAGES: std::ops::RangeInclusive<usize> = 6..=12;
+
+/// What a tile takes, fitted to 16 to 128 tokens in clusters of 2 and 4 at widths 256 and 1024 on an H200: a constant,
+/// for each token and channel, for each byte of its block's weights, and for each flop of its block's products.
+const FIXED_US: f64 = 2.7;
+const ELEMENT_US: f64 = 0.11 / 256.0;
+const WEIGHT_US: f64 = 1.0 / 0.155e6;
+const PRODUCT_US: f64 = 1.0 / 8.4e6;
 
 /// The family. See the module's documentation.
 pub struct TailFamily;
@@ -42,31 +53,27 @@ pub struct TailFamily;
 #[serde(deny_unknown_fields)]
 struct Schedule {
     family: String,
-    /// Blocks of a cluster that share the hidden width.
+    /// Blocks of a cluster.
     split: usize,
+    /// Tokens of a tile.
+    tokens: usize,
     /// Pieces of weights in shared memory.
     stages: usize,
 }
 
 struct Layout {
     stage_offset: usize,
-    stage_bytes: usize,
-    tile_offset: usize,
-    tile_pitch: usize,
+    norm_offset: usize,
     barrier_offset: usize,
     shared_bytes: usize,
 }
 
-fn layout(tail: &Tail, stages: usize) -> Layout {
-    let width = tail.projection.columns;
-    let stage_offset = (width / 8 * K_STRIDE).next_multiple_of(128);
-    let stage_bytes = PANEL * width * 2;
-    let tile_offset = stage_offset + stages * stage_bytes;
-    // 8 modulo 32 floats: pairs of accumulators fall on different banks.
-    let tile_pitch = width + 8;
-    let barrier_offset = tile_offset + PANEL * tile_pitch * 4;
-    let shared_bytes = barrier_offset + 16 * stages;
-    Layout { stage_offset, stage_bytes, tile_offset, tile_pitch, barrier_offset, shared_bytes }
+fn layout(tail: &Tail, tokens: usize, stages: usize) -> Layout {
+    let (operand, layer) = (tail.projection.columns * tokens * 2, 2 * K_PIECE * tokens * 2);
+    let stage_offset = (operand + layer).next_multiple_of(128);
+    let norm_offset = stage_offset + stages * PIECE_BYTES;
+    let barrier_offset = norm_offset + tokens * 8;
+    Layout { stage_offset, norm_offset, barrier_offset, shared_bytes: barrier_offset + 16 * stages + 32 }
 }
 
 fn recognise(region: &Region, device: &Device) -> Result<Tail, Refusal> {
@@ -78,17 +85,22 @@ fn recognise(region: &Region, device: &Device) -> Result<Tail, Refusal> {
 }
 
 fn schedules(tail: &Tail, device: &Device) -> Vec<Schedule> {
-    let chunks = tail.hidden_width / PANEL;
-    // The projection's pieces must fit at once: they are released together.
-    let pieces = tail.projection.inner / PANEL;
-    let stages =
-        (pieces..=6).rev().find(|&stages| layout(tail, stages).shared_bytes <= device.shared_bytes_per_block as usize);
-    let Some(stages) = stages else { return Vec::new() };
-    SPLITS
-        .iter()
-        .filter(|(split, _)| tail.hidden_width.is_multiple_of(PANEL) && chunks.is_multiple_of(*split))
-        .map(|&(split, _)| Schedule { family: NAME.to_owned(), split, stages })
-        .collect()
+    let tiles = tail.projection.columns / PANEL;
+    let mut schedules = Vec::new();
+    for (split, _) in SPLITS {
+        // A warpgroup owns one tile of channels or none, and a round is 128 of the hidden width.
+        if split > tiles || tiles > 2 * split || !tail.hidden_width.is_multiple_of(split * K_PIECE) {
+            continue;
+        }
+        for tokens in TOKENS {
+            let fits =
+                |stages: &usize| layout(tail, tokens, *stages).shared_bytes <= device.shared_bytes_per_block as usize;
+            if let Some(stages) = STAGES.rev().find(fits) {
+                schedules.push(Schedule { family: NAME.to_owned(), split, tokens, stages });
+            }
+        }
+    }
+    schedules
 }
 
 impl Family for TailFamily {
@@ -109,16 +121,7 @@ impl Family for TailFamily {
         let candidates: Vec<Candidate> = schedules(&tail, device)
             .into_iter()
             .map(|schedule| {
-                let at_once = SPLITS.iter().find(|(split, _)| *split == schedule.split).map_or(120.0, |(_, n)| *n);
-                let blocks = (rows / PANEL as f64).ceil() * schedule.split as f64;
-                let rounds = (blocks / at_once).ceil();
-                // A chunk: its products on one multiprocessor, or its weights from L2 when all ask for them.
-                let scale = width / 256.0;
-                let chunk_us = if blocks > 64.0 { 0.92 } else { 0.60 } * scale;
-                let chunks = hidden / PANEL as f64 / schedule.split as f64;
-                let fixed_us = FIXED_US + if schedule.split > 1 { 0.8 } else { 0.0 };
-                let time_us =
-                    device.launch_us + (rounds * (fixed_us + chunks * chunk_us)).max(memory_us(bytes, device));
+                let time_us = device.launch_us + time_us(&tail, &schedule).max(memory_us(bytes, device));
                 Candidate {
                     family: NAME,
                     schedule: serde_json::to_string(&schedule).unwrap_or_default(),
@@ -149,34 +152,44 @@ impl Family for TailFamily {
     }
 }
 
+/// Net time of all tiles, microseconds.
+fn time_us(tail: &Tail, schedule: &Schedule) -> f64 {
+    let (tokens, split) = (schedule.tokens as f64, schedule.split as f64);
+    let at_once = SPLITS.iter().find(|(split, _)| *split == schedule.split).map_or(120.0, |(_, blocks)| blocks / split);
+    let clusters = (tail.projection.rows as f64 / tokens).ceil();
+    let rounds = (clusters / at_once.floor()).ceil();
+    let width = tail.projection.columns as f64;
+    let weights = width * (width + 2.0 * tail.hidden_width as f64) / split;
+    let tile_us =
+        FIXED_US + tokens * width * ELEMENT_US + 2.0 * weights * WEIGHT_US + 2.0 * weights * tokens * PRODUCT_US;
+    rounds * tile_us
+}
+
 fn kernel(region: &Region, tail: &Tail, schedule: &Schedule) -> Result<Kernel, Refusal> {
     let body = region.body();
-    let layout = layout(tail, schedule.stages);
-    let width = tail.projection.columns;
+    let layout = layout(tail, schedule.tokens, schedule.stages);
+    let mut left = Operand::left(body, &tail.projection)?;
+    let plain = left.plain && !left.along_inner;
+    left.direct = false;
     let mut config = String::from("struct config {\n");
     for (name, value) in [
         ("rows", tail.projection.rows),
-        ("inner", tail.projection.inner),
-        ("width", width),
-        ("chunks", tail.hidden_width / PANEL / schedule.split),
+        ("width", tail.projection.columns),
+        ("tokens", schedule.tokens),
         ("split", schedule.split),
+        ("rounds", tail.hidden_width / K_PIECE / schedule.split),
         ("stages", schedule.stages),
-        ("k_stride", K_STRIDE),
         ("stage_offset", layout.stage_offset),
-        ("stage_bytes", layout.stage_bytes),
-        ("tile_offset", layout.tile_offset),
-        ("tile_pitch", layout.tile_pitch),
+        ("norm_offset", layout.norm_offset),
         ("barrier_offset", layout.barrier_offset),
     ] {
         let _ = writeln!(config, "    static constexpr int {name} = {value};");
     }
+    let (tokens, accumulators) = (schedule.tokens, schedule.tokens / 2);
     let _ = write!(
         config,
-        "    static __device__ __forceinline__ void project(float (&sum)[{}], uint64 a, uint64 b, int accumulate) {{ product_shared_{}(sum, a, b, accumulate); }}\n    \
-         static __device__ __forceinline__ void accumulate(float (&sum)[{}], const uint32 (&a)[4], uint64 b, int accumulate) {{ product_registers_{width}(sum, a, b, accumulate); }}\n}};\n\n",
-        width / 4,
-        width / 2,
-        width / 2,
+        "    static constexpr bool plain = {plain};\n    \
+         static __device__ __forceinline__ void product(float (&sum)[{accumulators}], uint64 a, uint64 b, int accumulate) {{ product_turned_{tokens}(sum, a, b, accumulate); }}\n}};\n\n",
     );
     let pointers = all_pointers(body);
     let parameters = parameter_list(body, &pointers);
@@ -192,16 +205,11 @@ fn kernel(region: &Region, tail: &Tail, schedule: &Schedule) -> Result<Kernel, R
         "extern \"C\" __global__ void {cluster}__launch_bounds__({THREADS}, 1) {name}({parameters}) {{\n    \
          run_tail<config>(left{{{arguments}}}, p{projection}, residual{{{arguments}}}, normal{{{arguments}}}, p{up}, hidden{{{arguments}}}, p{down}, epilogue{{{arguments}}});\n}}\n"
     );
-    let mut left = Operand::left(body, &tail.projection)?;
-    left.direct = false;
-    let mut shared = vec![PANEL, width / 2];
-    shared.dedup();
     let source = translation_unit(&[
         vector::DEVICE_CODE,
         MATRIX_CODE,
         super::DEVICE_CODE,
-        &shared_products(&shared),
-        &register_products(&[width]),
+        &turned_products(&[tokens]),
         DEVICE_CODE,
         &config,
         &left.emit("left", &members),
@@ -210,9 +218,11 @@ fn kernel(region: &Region, tail: &Tail, schedule: &Schedule) -> Result<Kernel, R
     ]);
     Ok(Kernel {
         source: KernelSource { name, source },
-        grid: [(tail.projection.rows.div_ceil(PANEL) * schedule.split) as u32, 1, 1],
+        grid: [(tail.projection.rows.div_ceil(tokens) * schedule.split) as u32, 1, 1],
         block: [THREADS as u32, 1, 1],
         shared_bytes: layout.shared_bytes as u32,
         pointers,
+        late: Some(exclusive_parameters(body, tail.projection.x)),
+        calls_next: true,
     })
 }

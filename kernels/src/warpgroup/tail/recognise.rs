@@ -6,10 +6,10 @@ use crate::cost::{depends_on, heavy_nodes, operand_precision};
 use crate::family::Refusal;
 use crate::gemm::Product;
 use crate::layer_norm::Norm;
-use crate::warpgroup::{PANEL, column_panels, row_panels};
+use crate::warpgroup::row_panels;
 
-/// Widest rows: one warpgroup accumulates half of `64 x width` in its registers.
-pub const WIDEST: usize = 256;
+/// Widths of rows: two warpgroups accumulate one or two tiles of 64 channels each.
+pub const WIDTHS: [usize; 2] = [128, 256];
 
 /// A region taken apart.
 pub struct Tail {
@@ -53,14 +53,14 @@ impl Tail {
         let Some(norm) = Norm::of(body, norm) else { return refuse("layer_norm", "has the wrong operands", false) };
         let product = product(body, projection, output)?;
         let width = product.columns;
-        if !(width.is_multiple_of(PANEL) && width <= WIDEST && product.inner == width && norm.length == width) {
-            return refuse("linear", format!("a tail is {PANEL} to {WIDEST} wide in steps of {PANEL}"), false);
+        if !(WIDTHS.contains(&width) && product.inner == width && norm.length == width) {
+            return refuse("linear", format!("a tail is {} or {} wide", WIDTHS[0], WIDTHS[1]), false);
         }
         let (up, down) = (Value::of(up), Value::of(down));
         let weights = [
-            column_panels(body, product.weight),
+            row_panels(body, product.weight),
             row_panels(body, body.operand(up.node, 1)),
-            column_panels(body, body.operand(down.node, 1)),
+            row_panels(body, body.operand(down.node, 1)),
         ];
         let [Some(first), Some(second), Some(third)] = weights else {
             return refuse("linear", "a tail reads its weights in packed panels", false);
@@ -113,9 +113,8 @@ fn begins_packed(body: &Graph, heavy: &[NodeIndex]) -> bool {
     if heavy.first().is_some_and(|&node| !is_moved_load(body, body.operand(node, 0))) {
         return false;
     }
-    let packings = [column_panels, row_panels];
-    let products = heavy.iter().filter(|&&node| body.node(node).op == (Op::Linear {}));
-    products.zip(packings).all(|(&node, packed)| packed(body, body.operand(node, 1)).is_some())
+    let mut products = heavy.iter().filter(|&&node| body.node(node).op == (Op::Linear {}));
+    products.all(|&node| row_panels(body, body.operand(node, 1)).is_some())
 }
 
 fn product(body: &Graph, node: NodeIndex, output: Value) -> Result<Product, Refusal> {
