@@ -13,6 +13,7 @@ mod index;
 mod layer_norm;
 mod lower;
 mod map;
+mod network;
 mod plan;
 mod registry;
 mod scalar;

@@ -349,7 +349,7 @@ impl Builder<'_> {
 const MOST_BUNDLED: usize = 16;
 
 /// The longest launch that others are made to wait for, so that a graph begins with one node, microseconds.
-const LONGEST_OPENER_US: f64 = 3.0;
+const LONGEST_OPENER_US: f64 = 5.0;
 
 /// Makes the shortest root the only one, and the first launch.
 ///

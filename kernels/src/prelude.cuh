@@ -52,27 +52,41 @@ __device__ __forceinline__ void wait_for_inputs() {
 
 // ---- scalar functions ----------------------------------------------------------------------------
 
-// Sine to about one unit in the last place for every finite argument, without a stack frame: three-term
-// Cody-Waite reduction while the quotient is small, in double precision beyond.
-__device__ __forceinline__ float sine(float x) {
-    float k = rintf(x * 0.636619772367581343f);
-    float r = fmaf(k, -1.5707962513e+00f, x);
-    r = fmaf(k, -7.5497894159e-08f, r);
-    r = fmaf(k, -5.3903029534e-15f, r);
-    int quadrant = (int)k;
-    if (fabsf(x) > 32768.0f) {
-        double d = (double)x;
-        double q = rint(d * 0.63661977236758134308);
-        double s = fma(q, -1.57079632679489655800, d);
-        s = fma(q, -6.12323399573676603587e-17, s);
-        r = (float)s;
-        quadrant = (int)(q - 4.0 * floor(0.25 * q));
-    }
+// Sine of r + quadrant pi / 2, |r| at most about pi / 4.
+__device__ __forceinline__ float sine_in_quadrant(float r, uint32 quadrant) {
     float z = r * r;
     float sin_r = fmaf(fmaf(fmaf(fmaf(2.7525562e-06f, z, -1.9840874e-04f), z, 8.3333310e-03f), z, -1.6666667e-01f) * z, r, r);
     float cos_r = fmaf(fmaf(fmaf(fmaf(2.4433157e-05f, z, -1.3887316e-03f), z, 4.1666646e-02f), z, -0.5f), z, 1.0f);
     float value = (quadrant & 1) ? cos_r : sin_r;
     return (quadrant & 2) ? -value : value;
+}
+
+// Sine to about one unit in the last place where |x| is at most 32768: three-term Cody-Waite reduction, no branch.
+// Beyond, `far` becomes true and the value means nothing. Adding 1.5 * 2^23 rounds the quotient to an integer, whose
+// low bits are then those of the sum.
+__device__ __forceinline__ float near_sine(float x, bool& far) {
+    float shifted = fmaf(x, 0.636619772367581343f, 12582912.0f);
+    float k = shifted - 12582912.0f;
+    float r = fmaf(k, -1.5707962513e+00f, x);
+    r = fmaf(k, -7.5497894159e-08f, r);
+    r = fmaf(k, -5.3903029534e-15f, r);
+    far = far || fabsf(x) > 32768.0f;
+    return sine_in_quadrant(r, __float_as_uint(shifted));
+}
+
+// Sine to about one unit in the last place for every finite argument, without a stack frame: reduced in double
+// precision where near_sine ends.
+__device__ __forceinline__ float sine(float x) {
+    bool far = false;
+    float value = near_sine(x, far);
+    if (far) {
+        double d = (double)x;
+        double q = rint(d * 0.63661977236758134308);
+        double s = fma(q, -1.57079632679489655800, d);
+        s = fma(q, -6.12323399573676603587e-17, s);
+        value = sine_in_quadrant((float)s, (uint32)(int)(q - 4.0 * floor(0.25 * q)));
+    }
+    return value;
 }
 
 // x / 2 (1 + tanh(y)) = x / (1 + exp(-2 y)), y = sqrt(2 / pi) (x + 0.044715 x^3).

@@ -10,6 +10,7 @@ use crate::family::{Candidate, Family, Lowered, Refusal};
 pub fn families() -> &'static [&'static dyn Family] {
     &[
         &crate::map::Map,
+        &crate::network::Network,
         &crate::chain::ChainFamily,
         &crate::layer_norm::LayerNorm,
         &crate::gemm::Gemm,

@@ -2,8 +2,8 @@
 //!
 //! This is the filter network: positions come in, a filter tap for every channel goes out, and no
 //! intermediate row leaves the multiprocessor. A block keeps the weights of all layers in shared memory
-//! where they fit and walks over tiles of rows. Plain FMA: the sines in the filter network amplify
-//! rounding, so that narrower operands are not an option here.
+//! where they fit and walks over tiles of rows. Plain FMA, whatever the range of the values: the family `network`
+//! is faster where that is known to be small.
 //!
 //! Work: `2 rows sum(inner * columns)` flops; bytes: weights once, the result once.
 
@@ -13,7 +13,7 @@ mod tests;
 
 use std::fmt::Write;
 
-use hyenac_ir::{Region, Value};
+use hyenac_ir::{DType, Region, Value};
 use serde::{Deserialize, Serialize};
 
 use crate::cost::{memory_us, scalar_work, traffic_bytes};
@@ -24,7 +24,7 @@ use crate::index::Index;
 use crate::plan::KernelSource;
 use crate::scalar::{Emitter, Reader};
 use crate::source::{all_pointers, kernel_name, parameter_list, translation_unit};
-use recognise::{Chain, Layer};
+pub use recognise::{Chain, Layer};
 
 const NAME: &str = "chain";
 const THREADS: usize = 256;
@@ -102,13 +102,23 @@ fn resident_blocks(shared_bytes: usize, device: &Device) -> usize {
     ((device.shared_bytes_per_block as usize + RESERVED) / (shared_bytes + RESERVED)).clamp(1, 8)
 }
 
+/// The chain of a region, if its weights are f32 in memory and in its products.
+fn in_f32(region: &Region) -> Result<Chain, Refusal> {
+    let chain = Chain::of(region)?;
+    if chain.layers.iter().any(|layer| layer.weight_dtype != DType::F32) {
+        let why = "a chain reads its weights from memory as f32".to_owned();
+        return Err(Refusal { op: "linear".to_owned(), why, larger: false });
+    }
+    Ok(chain)
+}
+
 impl Family for ChainFamily {
     fn name(&self) -> &'static str {
         NAME
     }
 
     fn candidates(&self, region: &Region, device: &Device) -> Result<Vec<Candidate>, Refusal> {
-        let chain = Chain::of(region)?;
+        let chain = in_f32(region)?;
         let products: usize = chain.layers.iter().map(|layer| layer.inner * layer.columns).sum();
         let mut work = scalar_work(region.body());
         work.flops += 2.0 * chain.rows as f64 * products as f64;
@@ -169,7 +179,7 @@ impl Family for ChainFamily {
         let unsuitable =
             |why: String| LowerError::Schedule { family: NAME.to_owned(), schedule: schedule.to_owned(), why };
         let parsed: Schedule = serde_json::from_str(schedule).map_err(|error| unsuitable(error.to_string()))?;
-        let chain = Chain::of(region).map_err(|refusal| unsuitable(refusal.why))?;
+        let chain = in_f32(region).map_err(|refusal| unsuitable(refusal.why))?;
         let layout = layout(&chain, parsed.rows, parsed.resident);
         let shared_bytes = 4 * layout.floats;
         if !ROW_TILES.contains(&parsed.rows) || shared_bytes > device.shared_bytes_per_block as usize {

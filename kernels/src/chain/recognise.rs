@@ -2,11 +2,11 @@
 
 use hyenac_ir::{DType, Graph, NodeIndex, Op, Region, Value};
 
-use crate::cost::{depends_on, heavy_nodes};
+use crate::cost::{depends_on, heavy_nodes, operand_precision};
 use crate::family::Refusal;
 use crate::index::Index;
 
-/// A layer: a linear whose weight is a stored f32 matrix.
+/// A layer: a linear whose weight is a stored matrix, or one rounded to f16.
 #[derive(Clone, Copy, Debug)]
 pub struct Layer {
     /// The linear.
@@ -15,6 +15,12 @@ pub struct Layer {
     pub input: Value,
     /// Region operand of its weight.
     pub weight: usize,
+    /// The weight's dtype in memory.
+    pub stored: DType,
+    /// The weight's dtype as an operand.
+    pub weight_dtype: DType,
+    /// What both operands' dtypes allow for the product.
+    pub precision: DType,
     /// Inner extent.
     pub inner: usize,
     /// Number of columns.
@@ -57,14 +63,20 @@ impl Chain {
         let mut layers = Vec::new();
         for &node in &heavy {
             let (input, weight) = (body.operand(node, 0), body.operand(node, 1));
-            let Op::Parameter { index, dtype: DType::F32, .. } = *body.op(weight) else {
-                return Err(refusal("linear", "a chain reads its weights from memory as f32", false));
+            let source = match body.op(weight) {
+                Op::Cast { dtype: DType::F16 } => body.operand(weight.node, 0),
+                _ => weight,
             };
+            let Op::Parameter { index, dtype: stored @ (DType::F32 | DType::F16), .. } = *body.op(source) else {
+                return Err(refusal("linear", "a chain reads its weights from memory", false));
+            };
+            let weight_dtype = body.ty(weight).dtype;
+            let precision = operand_precision(body.ty(input).dtype, weight_dtype);
             let (shape, inner) = (&body.node(node).types[0].shape, body.ty(weight).shape[1]);
             let &[_, columns] = &shape[..] else {
                 return Err(refusal("linear", format!("a chain has rows of rank 2, not {}", shape.len()), false));
             };
-            layers.push(Layer { node, input, weight: index, inner, columns });
+            layers.push(Layer { node, input, weight: index, stored, weight_dtype, precision, inner, columns });
         }
         let Some(last) = layers.last() else {
             return Err(refusal("region", "no linear", true));

@@ -1,4 +1,4 @@
-use hyenac_ir::{DType, Op};
+use hyenac_ir::Op;
 
 use super::*;
 use crate::testing::{Body, filter_network};

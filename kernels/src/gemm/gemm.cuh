@@ -220,6 +220,7 @@ __device__ __forceinline__ void finish_product(const E& e, const float* tile, ui
 
 template <class C, class A, class B, class E>
 __device__ __forceinline__ void multiply(const A& a, const B& b, const E& e) {
+    begin_next();
     extern __shared__ uint4 shared_memory[];
     unsigned char* shared = (unsigned char*)shared_memory;
     using Left = Staging<C, A, C::tile_rows, C::resident ? C::steps * C::step : C::step, C::a_pitch>;
@@ -290,6 +291,7 @@ __device__ __forceinline__ void multiply(const A& a, const B& b, const E& e) {
         if constexpr (C::column_tiles == 1) __syncthreads();
         keep_product<C, E>(tile, sum, warp_row, warp_column, lane);
         __syncthreads();
+        wait_for_inputs();
         finish_product<C>(e, tile, row0, (first_tile + t) * C::tile_columns);
     }
 }

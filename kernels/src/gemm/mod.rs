@@ -121,8 +121,8 @@ impl Parts {
             block: [threads as u32, 1, 1],
             shared_bytes: layout.shared_bytes as u32,
             pointers,
-            late: None,
-            calls_next: false,
+            late: Some(Vec::new()),
+            calls_next: true,
         }
     }
 }

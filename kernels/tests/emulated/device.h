@@ -147,6 +147,12 @@ inline void load_matrices(uint32 (&r)[4], uint32 address) { load_matrices_as(r, 
 inline void load_matrices(uint32 (&r)[2], uint32 address) { load_matrices_as(r, address, false); }
 inline void load_matrices_transposed(uint32 (&r)[4], uint32 address) { load_matrices_as(r, address, true); }
 
+// What a tensor core's accumulator keeps: it truncates.
+inline float towards_zero(double x) {
+    const float y = (float)x;
+    return std::fabs((double)y) > std::fabs(x) ? std::nextafter(y, 0.0f) : y;
+}
+
 // Fragments as the PTX manual draws them: `chunk` is 8 elements of f16 or 4 of tf32, PER_REGISTER of them in one register.
 template <int CHUNK, int PER_REGISTER, class Decode>
 inline void multiply_fragments(float (&c)[4], const uint32 (&a)[4], const uint32 (&b)[2], Decode decode) {
@@ -162,7 +168,7 @@ inline void multiply_fragments(float (&c)[4], const uint32 (&a)[4], const uint32
         double sum = c[i];
         for (int k = 0; k < 2 * CHUNK; ++k)
             sum += (double)element(row / 8 + 2 * (k / CHUNK), row, k) * (double)element(4 + k / CHUNK, column, k);
-        c[i] = (float)sum;
+        c[i] = towards_zero(sum);
     }
     wait(Waits::warp);
 }
