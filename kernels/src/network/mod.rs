@@ -15,7 +15,7 @@ mod layout;
 #[cfg(test)]
 mod tests;
 
-use hyenac_ir::Region;
+use hyenac_ir::{DType, Region};
 
 use crate::chain::Chain;
 use crate::cost::{memory_us, scalar_work, traffic_bytes};
@@ -84,7 +84,8 @@ impl Family for Network {
         let (chain, all) = schedules(region, device)?;
         let mut work = scalar_work(region.body());
         for layer in &chain.layers {
-            work.f16_matrix += 2.0 * (chain.rows * layer.inner * layer.columns) as f64;
+            let products = if layer.precision == DType::F16 { 1.0 } else { 3.0 };
+            work.f16_matrix += products * 2.0 * (chain.rows * layer.inner * layer.columns) as f64;
         }
         let bytes = traffic_bytes(region);
         let floor_us = (bytes / device.memory_bandwidth).max(work.time_us(device));
