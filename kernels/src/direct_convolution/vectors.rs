@@ -20,15 +20,15 @@ pub struct Vector {
 
 /// The vectors that the elements at `indices`, eight of them along time, read.
 ///
-/// A vector is known to lie within its parameter because its first and its last element are read anyway. Bodies with
-/// ops that read under a condition get none.
+/// A vector is known to lie within its parameter because its first and its last element are read anyway. Bodies that pad,
+/// and so read under a condition, get none; a short convolution reads only what lies before a strip under one.
 pub fn vectors(
     body: &Graph,
     value: Value,
     indices: &[Vec<Index>],
     provided: &dyn Reader,
 ) -> Result<Vec<Vector>, Refusal> {
-    let conditional = body.nodes().any(|node| matches!(body.node(node).op, Op::Pad { .. } | Op::ShortConv {}));
+    let conditional = body.nodes().any(|node| matches!(body.node(node).op, Op::Pad { .. }));
     if conditional || indices.len() != WIDTH {
         return Ok(Vec::new());
     }
