@@ -17,6 +17,7 @@ pub fn families() -> &'static [&'static dyn Family] {
         &crate::warpgroup::panel::Panel,
         &crate::warpgroup::tail::TailFamily,
         &crate::direct_convolution::DirectConvolution,
+        &crate::warpgroup::toeplitz::ToeplitzFamily,
         &crate::fft::Fft,
     ]
 }

@@ -43,22 +43,40 @@ pub fn kernel(
         splits = schedule.splits,
     );
 
+    code.push_str(&operation(region, convolution, geometry.width, schedule.operands == Operands::F16)?);
+    let parameters = parameter_list(body, &all_pointers(body));
+    let arguments: Vec<&str> = parameters.split(", ").filter_map(|one| one.split(' ').next_back()).collect();
+    let _ = writeln!(
+        code,
+        "extern \"C\" __global__ void __launch_bounds__({threads}, {resident}) {name}({parameters}) {{\n    \
+         direct_convolution_{operands}<Shape>(Operation{{{arguments}}});\n}}",
+        threads = 32 * schedule.warps,
+        resident = RESIDENT_WARPS / schedule.warps,
+        arguments = arguments.join(", "),
+    );
+    Ok(code)
+}
+
+/// The struct `Operation`: the region's expressions for `width` adjacent elements of the signal and of the filter, which
+/// the kernel rounds to f16 itself where they are `rounded`, and for what becomes of the convolution's result.
+pub fn operation(region: &Region, convolution: &Convolution, width: usize, rounded: bool) -> Result<String, Refusal> {
+    let body = region.body();
+    let mut code = String::new();
     let pointers = all_pointers(body);
     let parameters = parameter_list(body, &pointers);
     let _ = writeln!(code, "struct Operation {{\n    {};\n", parameters.replace(", ", ";\n    "));
-    let places = Places::new(convolution, geometry.width);
-    let width = geometry.width;
+    let places = Places::new(convolution, width);
     let _ = writeln!(
         code,
         "    __device__ __forceinline__ void signal(uint32 batch, uint32 channel, uint32 strip, float (&value)[{width}]) \
          const {{"
     );
-    code.push_str(&operand(body, convolution.signal, schedule, &places.signal())?);
+    code.push_str(&operand(body, convolution.signal, rounded, &places.signal())?);
     let _ = writeln!(
         code,
         "    }}\n    __device__ __forceinline__ void filter(uint32 channel, uint32 strip, float (&value)[{width}]) const {{"
     );
-    code.push_str(&operand(body, convolution.filter, schedule, &places.filter())?);
+    code.push_str(&operand(body, convolution.filter, rounded, &places.filter())?);
     let _ = writeln!(
         code,
         "    }}\n    __device__ __forceinline__ void finish(uint32 batch, uint32 channel, uint32 strip, \
@@ -69,15 +87,6 @@ pub fn kernel(
     }
     code.push_str("    }\n};\n\n");
 
-    let arguments: Vec<&str> = parameters.split(", ").filter_map(|one| one.split(' ').next_back()).collect();
-    let _ = writeln!(
-        code,
-        "extern \"C\" __global__ void __launch_bounds__({threads}, {resident}) {name}({parameters}) {{\n    \
-         direct_convolution_{operands}<Shape>(Operation{{{arguments}}});\n}}",
-        threads = 32 * schedule.warps,
-        resident = RESIDENT_WARPS / schedule.warps,
-        arguments = arguments.join(", "),
-    );
     Ok(code)
 }
 
@@ -116,11 +125,8 @@ fn before_cast(body: &Graph, value: Value) -> Value {
 }
 
 /// Statements that compute `value[..]`, an operand of the convolution.
-fn operand(body: &Graph, value: Value, schedule: &Schedule, indices: &[Vec<Index>]) -> Result<String, Refusal> {
-    let source = match schedule.operands {
-        Operands::F16 => before_cast(body, value),
-        Operands::F32 => value,
-    };
+fn operand(body: &Graph, value: Value, rounded: bool, indices: &[Vec<Index>]) -> Result<String, Refusal> {
+    let source = if rounded { before_cast(body, value) } else { value };
     let vectors = vectors(body, source, indices, &Memory)?;
     let reader = FromVectors { body, vectors: &vectors, provided: &Memory };
     let mut emitter = Emitter::new(body, &reader, 2, "x");

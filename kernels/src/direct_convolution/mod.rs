@@ -25,11 +25,14 @@ use crate::error::LowerError;
 use crate::family::{Candidate, Family, Kernel, Lowered, Refusal};
 use crate::plan::KernelSource;
 use crate::source::{all_pointers, kernel_name, translation_unit};
+pub use emit::operation;
 use geometry::{Geometry, Operands, Schedule};
-use recognise::Convolution;
+pub use price::runs_along_time;
+pub use recognise::Convolution;
 
 const NAME: &str = "direct_convolution";
-const COMMON: &str = include_str!("common.cuh");
+/// Staging, places and the epilogue, for any struct `Operation`.
+pub const COMMON: &str = include_str!("common.cuh");
 const TENSOR_CORES: &str = include_str!("f16.cuh");
 const PLAIN: &str = include_str!("f32.cuh");
 

@@ -135,6 +135,12 @@ fn schedules(convolution: &Convolution, device: &Device) -> Vec<Schedule> {
     schedules
 }
 
+/// Whether every element that the region reads or writes at each time step lies in memory beside its neighbour in time.
+pub fn runs_along_time(region: &Region, convolution: &Convolution, device: &Device) -> bool {
+    let costs = Costs::of(region, convolution, device);
+    [&costs.signal, &costs.filter, &costs.finish].iter().all(|reads| reads.strided.is_empty())
+}
+
 /// What does not depend on the schedule.
 struct Costs {
     floor_us: f64,

@@ -9,6 +9,7 @@ pub mod panel;
 pub mod tail;
 #[cfg(test)]
 mod tests;
+pub mod toeplitz;
 
 use std::fmt::Write;
 
@@ -50,27 +51,56 @@ fn packed(body: &Graph, weight: Value, moved: &[usize], stored: impl Fn(usize, u
     }
 }
 
+/// Where the left operand of a product comes from, and how the right one lies in shared memory.
+#[derive(Clone, Copy, PartialEq)]
+enum Operands {
+    /// `product_shared_N`: `sum[64, N] += a[64, 16] b[N, 16]^T`, both in shared memory.
+    Shared,
+    /// `product_turned_N`: the same with `b[16, N]`, N contiguous.
+    Turned,
+    /// `product_prefix_N`: `a` in registers, and a sum that may have further columns.
+    Prefix,
+}
+
 /// The instruction wrappers `product_shared_N`: `sum[64, N] += a[64, 16] b[N, 16]^T`, both in shared memory.
 pub fn shared_products(columns: &[usize]) -> String {
-    columns.iter().map(|&n| wrapper(n, "shared", "0, 0")).collect()
+    columns.iter().map(|&n| wrapper(n, Operands::Shared)).collect()
 }
 
 /// The instruction wrappers `product_turned_N`: the same with `b[16, N]` in shared memory, N contiguous.
 pub fn turned_products(columns: &[usize]) -> String {
-    columns.iter().map(|&n| wrapper(n, "turned", "0, 1")).collect()
+    columns.iter().map(|&n| wrapper(n, Operands::Turned)).collect()
 }
 
-fn wrapper(n: usize, kind: &str, transposes: &str) -> String {
+/// The instruction wrappers `product_prefix_N`: `a` in registers, and a sum that may have further columns.
+pub fn prefix_products(columns: &[usize]) -> String {
+    columns.iter().map(|&n| wrapper(n, Operands::Prefix)).collect()
+}
+
+fn wrapper(n: usize, operands: Operands) -> String {
     let registers = n / 2;
     let list = |format: &dyn Fn(usize) -> String| (0..registers).map(format).collect::<Vec<_>>().join(", ");
-    let (left, right, accumulate) = (registers, registers + 1, registers + 2);
+    let (kind, transposes) = match operands {
+        Operands::Shared => ("shared", "0, 0"),
+        Operands::Turned => ("turned", "0, 1"),
+        Operands::Prefix => ("prefix", "0"),
+    };
+    let (template, extent, parameter, inputs, count) = if operands == Operands::Prefix {
+        let inputs = "\"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3])";
+        ("template <int ALL>\n", "ALL".to_owned(), "const uint32 (&a)[4]", inputs, 4)
+    } else {
+        ("", registers.to_string(), "uint64 a", "\"l\"(a)", 1)
+    };
+    let left: Vec<String> = (0..count).map(|operand| format!("%{}", registers + operand)).collect();
+    let left = if count == 1 { left.join("") } else { format!("{{{}}}", left.join(", ")) };
+    let (right, accumulate) = (registers + count, registers + count + 1);
     let mut text = String::new();
     let _ = write!(
         text,
-        "__device__ __forceinline__ void product_{kind}_{n}(float (&sum)[{registers}], uint64 a, uint64 b, int accumulate) {{\n    \
+        "{template}__device__ __forceinline__ void product_{kind}_{n}(float (&sum)[{extent}], {parameter}, uint64 b, int accumulate) {{\n    \
          asm volatile(\"{{ .reg .pred p; setp.ne.b32 p, %{accumulate}, 0; \"\n                 \
-         \"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.f16.f16 {{{}}}, %{left}, %{right}, p, 1, 1, {transposes}; }}\"\n                 \
-         : {} : \"l\"(a), \"l\"(b), \"r\"(accumulate));\n}}\n",
+         \"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.f16.f16 {{{}}}, {left}, %{right}, p, 1, 1, {transposes}; }}\"\n                 \
+         : {} : {inputs}, \"l\"(b), \"r\"(accumulate));\n}}\n",
         list(&|i| format!("%{i}")),
         list(&|i| format!("\"+f\"(sum[{i}])")),
     );

@@ -33,6 +33,8 @@ const THREADS: usize = 384;
 const SPLITS: [(usize, f64); 3] = [(1, 132.0), (2, 132.0), (4, 120.0)];
 /// Tokens of a tile.
 const TOKENS: [usize; 8] = [16, 24, 32, 48, 64, 80, 96, 128];
+/// Most blocks of a launch that begins before the one it depends on has ended.
+const MOST_EARLY_BLOCKS: usize = 96;
 /// Bytes of a piece of a weight: 64 rows, 128 of K.
 const PIECE_BYTES: usize = PANEL * K_PIECE * 2;
 const K_PIECE: usize = 128;
@@ -216,13 +218,17 @@ fn kernel(region: &Region, tail: &Tail, schedule: &Schedule) -> Result<Kernel, R
         &tail.structs(body, &members)?,
         &entry,
     ]);
+    let blocks = tail.projection.rows.div_ceil(tokens) * schedule.split;
+    // Clusters that are placed while other blocks still run leave gaps: where most multiprocessors are needed, some of
+    // them would have to wait for a second round.
+    let begins_early = blocks <= MOST_EARLY_BLOCKS;
     Ok(Kernel {
         source: KernelSource { name, source },
-        grid: [(tail.projection.rows.div_ceil(tokens) * schedule.split) as u32, 1, 1],
+        grid: [blocks as u32, 1, 1],
         block: [THREADS as u32, 1, 1],
         shared_bytes: layout.shared_bytes as u32,
         pointers,
-        late: Some(exclusive_parameters(body, tail.projection.x)),
+        late: begins_early.then(|| exclusive_parameters(body, tail.projection.x)),
         calls_next: true,
     })
 }
