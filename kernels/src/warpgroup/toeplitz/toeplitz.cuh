@@ -40,18 +40,19 @@ struct Toeplitz {
     // All diagonals that reach more than N - STEP columns, then narrower ones.
     template <int N>
     __device__ __forceinline__ void multiply() {
+        // Products read registers of their own while the next pairs are loaded. The compiler would make them one; it cannot
+        // know that the grid has one row.
+        const uint32 zero = blockIdx.y;
 #pragma unroll 1
         for (; diagonal < G::TIME_BLOCKS && T::COLUMNS - diagonal * S::BLOCK_BATCHES + S::STEP > N; diagonal += 2) {
             uint32 a[4][4];
 #pragma unroll
             for (int k = 0; k < 4; ++k) {
-                a[k][0] = a[k][3] = pair[2 * k + 1];
-                a[k][1] = pair[2 * k];
-                a[k][2] = pair[2 * k + 2];
+                a[k][0] = pair[2 * k + 1] ^ zero;
+                a[k][3] = pair[2 * k + 1] ^ zero;
+                a[k][1] = pair[2 * k] ^ zero;
+                a[k][2] = pair[2 * k + 2] ^ zero;
             }
-            // All registers that products read are defined before the first begins, or they would take turns.
-#pragma unroll
-            for (int i = 0; i < 16; ++i) asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
             const uint32 right = signal + diagonal * (S::BLOCK_BATCHES * 16);
             products_begin();
 #pragma unroll
@@ -74,7 +75,8 @@ __device__ __forceinline__ void toeplitz(const Operation& operation) {
     extern __shared__ uint4 shared_memory[];
     unsigned char* const signal = (unsigned char*)shared_memory;
     half_bits* const filter = (half_bits*)(signal + T::SIGNAL_BYTES);
-    const uint32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    // The same in all lanes, as the compiler has to know: warpgroups take different turns.
+    const uint32 lane = threadIdx.x % 32, warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
     const Place place = place_of_block<S>();
     for (uint32 i = threadIdx.x; i < 8 * (T::K_STRIDE / 16 - T::COLUMNS); i += G::THREADS)
         *(uint4*)(signal + i % 8 * T::K_STRIDE + (T::COLUMNS + i / 8) * 16) = make_uint4(0, 0, 0, 0);
