@@ -1,26 +1,35 @@
 //! What a benchmark yields: the JSON that `--json` writes, and the table.
+//!
+//! What is measured of other software for the same block has the same format, with what only hyenac knows left null.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::compare::PeerReport;
+use super::suite::Case;
 use crate::cli::{Align, short_micros, table};
 
 /// Version of the JSON schema.
 pub const SCHEMA: u32 = 1;
 
-/// A whole benchmark; one file is one precision.
+/// A whole benchmark; one file of hyenac's is one precision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: u32,
+    /// Name and version of what was measured, where that is not hyenac.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub software: Option<String>,
     /// What it ran on.
     pub device: DeviceReport,
     /// What it was compiled for.
     pub target: String,
-    /// Hash of the rules that were in force.
-    pub rules_hash: String,
+    /// Hash of the rules that were in force; none of other software.
+    pub rules_hash: Option<String>,
     /// How times were taken.
     pub protocol: Protocol,
-    /// `mixed` or `ieee`.
+    /// `mixed` or `ieee`; of other software, the precisions that its modes name.
     pub precision: String,
     /// `benchmark` or `hyenadna`.
     pub variant: String,
@@ -30,6 +39,9 @@ pub struct Report {
     pub cases: Vec<CaseReport>,
     /// Means of `median_us` over the cases.
     pub mean_us: Means,
+    /// How the same cases went elsewhere, with `--compare`.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub comparisons: Vec<PeerReport>,
 }
 
 /// The machine.
@@ -65,7 +77,7 @@ pub struct CaseReport {
     pub batch: usize,
     /// Sequence length.
     pub seq_len: usize,
-    /// `live` or `frozen`.
+    /// `live` or `frozen`; of other software, which way of using it.
     pub mode: String,
     /// Median time of one call.
     pub median_us: f64,
@@ -77,10 +89,10 @@ pub struct CaseReport {
     pub hot_us: f64,
     /// The same measurement of a graph with one empty kernel; none on the CPU.
     pub empty_graph_us: Option<f64>,
-    /// Lower bound by bytes and flops on the target.
-    pub floor_us: f64,
-    /// Kernel launches of a call.
-    pub kernels: usize,
+    /// Lower bound by bytes and flops on the target; none of other software.
+    pub floor_us: Option<f64>,
+    /// Kernel launches of a call; none of other software.
+    pub kernels: Option<usize>,
     /// Convolution that was chosen, `direct` or `fft`.
     pub conv: String,
     /// Largest absolute error of the timed output against float64; none with `--no-check`.
@@ -107,13 +119,25 @@ pub struct LaunchReport {
     pub median_us: f64,
 }
 
+impl CaseReport {
+    /// Its shape.
+    pub fn case(&self) -> Case {
+        Case { batch: self.batch, seq_len: self.seq_len }
+    }
+}
+
 /// Means over the cases of each mode; none for a mode that did not run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Means {
     /// Live weights.
+    #[serde(default)]
     pub live: Option<f64>,
     /// Frozen weights.
+    #[serde(default)]
     pub frozen: Option<f64>,
+    /// The modes of other software.
+    #[serde(flatten)]
+    pub others: BTreeMap<String, f64>,
 }
 
 impl Means {
@@ -123,7 +147,7 @@ impl Means {
             let times: Vec<f64> = cases.iter().filter(|case| case.mode == mode).map(|case| case.median_us).collect();
             (!times.is_empty()).then(|| times.iter().sum::<f64>() / times.len() as f64)
         };
-        Means { live: mean("live"), frozen: mean("frozen") }
+        Means { live: mean("live"), frozen: mean("frozen"), others: BTreeMap::new() }
     }
 }
 
@@ -154,6 +178,21 @@ impl Statistics {
 }
 
 impl Report {
+    /// The modes that there are, in the order of their first cases.
+    pub fn modes(&self) -> Vec<&str> {
+        distinct(self.cases.iter().map(|case| case.mode.as_str()))
+    }
+
+    /// The shapes that there are, in order.
+    pub fn shapes(&self) -> Vec<Case> {
+        distinct(self.cases.iter().map(CaseReport::case))
+    }
+
+    /// A shape in a mode.
+    pub fn find(&self, case: Case, mode: &str) -> Option<&CaseReport> {
+        self.cases.iter().find(|found| found.case() == case && found.mode == mode)
+    }
+
     /// The table of all cases, and the means.
     pub fn table(&self) -> String {
         let header = [
@@ -177,18 +216,19 @@ impl Report {
                 short_micros(case.min_us),
                 short_micros(case.p95_us),
                 short_micros(case.hot_us),
-                short_micros(case.floor_us),
-                case.kernels.to_string(),
+                case.floor_us.map_or("-".to_owned(), short_micros),
+                case.kernels.map_or("-".to_owned(), |kernels| kernels.to_string()),
                 case.conv.clone(),
                 case.rel_l2_err.map_or("-".to_owned(), |error| format!("{error:.1e}")),
                 case.match_ratio.map_or("-".to_owned(), |ratio| format!("{:.2}%", ratio * 100.0)),
             ]
         });
         let mut text = table(&header, rows);
-        for (mode, mean) in [("live", self.mean_us.live), ("frozen", self.mean_us.frozen)] {
-            if let Some(mean) = mean {
-                text += &format!("mean {mode}: {mean:.1} us\n");
-            }
+        let own = [("live", self.mean_us.live), ("frozen", self.mean_us.frozen)];
+        let own = own.into_iter().filter_map(|(mode, mean)| Some((mode, mean?)));
+        let others = self.mean_us.others.iter().map(|(mode, &mean)| (mode.as_str(), mean));
+        for (mode, mean) in own.chain(others) {
+            text += &format!("mean {mode}: {mean:.1} us\n");
         }
         text
     }
@@ -221,6 +261,17 @@ impl Report {
     }
 }
 
+/// The values without those that came before.
+fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
+    let mut found = Vec::new();
+    values.for_each(|value| {
+        if !found.contains(&value) {
+            found.push(value);
+        }
+    });
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -244,8 +295,8 @@ mod tests {
             p95_us: 99_999_999.9,
             hot_us: 99_999.9,
             empty_graph_us: Some(3.0),
-            floor_us: 999_999.9,
-            kernels: 12,
+            floor_us: Some(999_999.9),
+            kernels: Some(12),
             conv: "direct".to_owned(),
             max_abs_err: Some(1e-4),
             rel_l2_err: Some(4.5e-4),
@@ -257,7 +308,7 @@ mod tests {
     #[test]
     fn means_are_per_mode() {
         let cases = [case("live", 10.0), case("live", 30.0), case("frozen", 7.0)];
-        assert_eq!(Means::of(&cases), Means { live: Some(20.0), frozen: Some(7.0) });
+        assert_eq!(Means::of(&cases), Means { live: Some(20.0), frozen: Some(7.0), others: BTreeMap::new() });
         assert_eq!(Means::of(&cases[..2]).frozen, None);
     }
 
@@ -266,15 +317,17 @@ mod tests {
         let cases = vec![case("live", 99_999_999.9), case("frozen", 999_999.9)];
         let report = Report {
             schema: SCHEMA,
+            software: None,
             device: DeviceReport { name: "cpu".to_owned(), sm: None, driver: None, nvrtc: None },
             target: "cpu".to_owned(),
-            rules_hash: String::new(),
+            rules_hash: Some(String::new()),
             protocol: Protocol { clock: "wall_clock".to_owned(), repetitions: 50, warmup: 5, flushed_bytes: 0 },
             precision: "mixed".to_owned(),
             variant: "benchmark".to_owned(),
             inputs: "trained".to_owned(),
             mean_us: Means::of(&cases),
             cases,
+            comparisons: Vec::new(),
         };
         let text = report.table();
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");

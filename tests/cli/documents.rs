@@ -10,7 +10,7 @@ fn text(document: &str) -> String {
 
 /// Whether a word in backticks is meant as a path of this repository.
 fn is_path(word: &str) -> bool {
-    let folders = ["src/", "ir/", "passes/", "kernels/", "docs/", "tests/", "snapshots/", ".ci/"];
+    let folders = ["src/", "ir/", "passes/", "kernels/", "docs/", "bench/", "tests/", "snapshots/", ".ci/"];
     folders.iter().any(|folder| word.starts_with(folder)) && !word.contains([' ', '*', '<'])
 }
 
