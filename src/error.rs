@@ -3,7 +3,7 @@
 use std::fmt;
 
 use hyenac_ir::IrError;
-use hyenac_kernels::LowerError;
+use hyenac_kernels::{LowerError, TuningError};
 use hyenac_passes::{PassError, RuleError};
 use miette::Diagnostic;
 
@@ -78,6 +78,16 @@ pub enum Error {
     #[diagnostic(code(hyenac::rules), help("docs/rules.md describes the rule language"))]
     Rules(#[from] RuleError),
 
+    /// A tuning database does not load, or is another device's.
+    #[error("{name}: {source}")]
+    #[diagnostic(code(hyenac::tuning), help("`hyenac tune --out FILE` writes one; `--tuning none` uses none"))]
+    Tuning {
+        /// The file.
+        name: String,
+        /// What is wrong with it.
+        source: TuningError,
+    },
+
     /// The graph cannot be rewritten.
     #[error(transparent)]
     #[diagnostic(code(hyenac::rewrite))]
@@ -139,6 +149,7 @@ impl Error {
             | Error::UnknownTarget { .. }
             | Error::Tensor { .. }
             | Error::Rules(_)
+            | Error::Tuning { .. }
             | Error::Rewrite(_)
             | Error::Lower(_)
             | Error::Memory { .. } => 2,

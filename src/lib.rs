@@ -36,7 +36,7 @@ pub mod runtime;
 pub mod target;
 
 pub use block::HyenaBlock;
-pub use compile::{Compilation, CompileOptions, RuleFile, compile, compile_cached, rules};
+pub use compile::{Compilation, CompileOptions, RuleFile, TuningChoice, TuningFile, compile, compile_cached, rules};
 pub use error::{Error, Stage};
 pub use executable::{Backend, DeviceChoice, Executable, Present};
 pub use hyenac_ir::{BlockConfig, FilterLayout, Positions};

@@ -4,9 +4,12 @@ use std::fs;
 
 use hyenac::target::Machine;
 use hyenac::{
-    BlockConfig, Cache, Compilation, CompileOptions, DeviceChoice, Error, Executable, Fuse, HyenaBlock, Mode, RuleFile,
-    compile, compile_cached,
+    BlockConfig, Cache, Compilation, CompileOptions, Device, DeviceChoice, Error, Executable, Fuse, HyenaBlock, Mode,
+    RuleFile, TuningChoice, TuningFile, compile, compile_cached,
 };
+use hyenac_ir::Op;
+use hyenac_kernels::{TUNING_SCHEMA, TuningDatabase, TuningEntry, families, region_key, source_hash};
+use hyenac_passes::Basis;
 
 fn small() -> BlockConfig {
     BlockConfig { d_model: 16, d_inner: 32, filter_order: 8, l_max: 64, ..BlockConfig::benchmark() }
@@ -58,8 +61,9 @@ fn the_cache_gives_what_compiling_gives() {
     let other = BlockConfig { shift: 0.25, ..small() };
     let live = CompileOptions { mode: Mode::Live, ..options("h200") };
     let without = CompileOptions { without: vec!["fuse-gelu*".to_owned()], ..options("h200") };
-    for (config, options) in [(other, options("h200")), (small(), options("a100")), (small(), live), (small(), without)]
-    {
+    let untuned = CompileOptions { tuning: TuningChoice::None, ..options("h200") };
+    let others = [live, without, untuned, options("a100")].map(|options| (small(), options));
+    for (config, options) in [(other, options("h200"))].into_iter().chain(others) {
         let before = entries();
         let cached = compile_cached(&config, &options, &cache).unwrap();
         assert_eq!(entries(), before + 1);
@@ -147,4 +151,69 @@ fn without_a_gpu_auto_runs_on_the_cpu_and_says_why() {
         }
         (gpu, other) => panic!("{gpu:?}, but {other:?}"),
     }
+}
+
+/// A database that gives every schedule of every region of a compilation but the chosen ones a time of nothing.
+fn database(compilation: &Compilation) -> TuningDatabase {
+    let device = Device::h200();
+    let mut entries: Vec<TuningEntry> = Vec::new();
+    for node in compilation.optimized.nodes() {
+        let Op::Region(chosen) = &compilation.optimized.node(node).op else { continue };
+        for family in families() {
+            for candidate in family.candidates(chosen, &device).unwrap_or_default() {
+                let entry = TuningEntry {
+                    region: region_key(chosen),
+                    computes: chosen.describe(),
+                    operands: Vec::new(),
+                    outputs: Vec::new(),
+                    family: candidate.family.to_owned(),
+                    source: source_hash(&family.lower(chosen, &candidate.schedule, &device).unwrap()),
+                    time_us: if candidate.schedule == chosen.schedule { 50.0 } else { 0.0 },
+                    schedule: candidate.schedule,
+                };
+                let same = |known: &TuningEntry| known.region == entry.region && known.schedule == entry.schedule;
+                if !entries.iter().any(same) {
+                    entries.push(entry);
+                }
+            }
+        }
+    }
+    let (target, device) = ("h200".to_owned(), "NVIDIA H200".to_owned());
+    TuningDatabase { schema: TUNING_SCHEMA, target, device, driver: None, nvrtc: None, date: None, entries }
+}
+
+#[test]
+fn measured_times_choose_schedules() {
+    let untuned = CompileOptions { tuning: TuningChoice::None, ..options("h200") };
+    let modelled = compile(&small(), &untuned).unwrap();
+    assert!(modelled.report.regions.iter().all(|region| region.basis == Basis::Modelled));
+
+    let text = database(&modelled).to_json().unwrap();
+    let file = |text: String| TuningChoice::File(TuningFile { name: "tuning.json".to_owned(), text });
+    let tuned = CompileOptions { tuning: file(text.clone()), ..untuned.clone() };
+    let compilation = compile(&small(), &tuned).unwrap();
+    assert!(compilation.report.regions.iter().any(|region| region.basis == Basis::Measured));
+    for region in compilation.report.regions.iter().filter(|region| region.basis == Basis::Measured) {
+        assert!([2.0, 52.0].contains(&region.time_us), "{} us is not the measured time and a boundary", region.time_us);
+    }
+    assert_ne!(compilation.fingerprint, modelled.fingerprint);
+    assert!(compile(&small(), &tuned).unwrap() == compilation);
+    let stored = Compilation::from_json(&compilation.to_json().unwrap()).unwrap();
+    assert!(stored == compilation, "what was stored is something else");
+
+    // Kernels that have changed since leave nothing of it.
+    let mut outdated = database(&modelled);
+    outdated.entries.iter_mut().for_each(|entry| entry.source = "0".repeat(entry.source.len()));
+    let outdated = CompileOptions { tuning: file(outdated.to_json().unwrap()), ..untuned };
+    assert!(compile(&small(), &outdated).unwrap().plan == modelled.plan);
+}
+
+#[test]
+fn tuning_databases_are_checked() {
+    let file = |text: &str| TuningChoice::File(TuningFile { name: "tuning.json".to_owned(), text: text.to_owned() });
+    let error = refusal(&small(), &CompileOptions { tuning: file("{\"schema\": 1}"), ..options("h200") });
+    assert!(error.to_string().starts_with("tuning.json: is no tuning database: missing field"), "{error}");
+    let text = database(&compile(&small(), &options("h200")).unwrap()).to_json().unwrap();
+    let error = refusal(&small(), &CompileOptions { tuning: file(&text), ..options("a100") });
+    assert!(error.to_string().contains("measured for target `h200`, but the target is `a100`"), "{error}");
 }

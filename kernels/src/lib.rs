@@ -20,6 +20,7 @@ mod scalar;
 mod source;
 #[cfg(test)]
 mod testing;
+mod tuning;
 mod vector;
 mod warpgroup;
 
@@ -28,4 +29,7 @@ pub use error::LowerError;
 pub use family::{Candidate, Family, Kernel, Lowered, Pointer, Refusal};
 pub use lower::{MAX_LAUNCHES, Mode, lower};
 pub use plan::{ALIGNMENT, Argument, Buffer, KernelSource, Launch, Place, Plan};
-pub use registry::{families, lower_region, price};
+pub use registry::{Price, families, lower_region, price};
+pub use tuning::{
+    RegionTimes, TUNING_SCHEMA, Tuning, TuningDatabase, TuningEntry, TuningError, region_key, source_hash,
+};

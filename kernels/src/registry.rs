@@ -5,6 +5,7 @@ use hyenac_ir::Region;
 use crate::device::Device;
 use crate::error::LowerError;
 use crate::family::{Candidate, Family, Lowered, Refusal};
+use crate::tuning::Tuning;
 
 /// Every kernel family. Order breaks ties between equal prices.
 pub fn families() -> &'static [&'static dyn Family] {
@@ -22,20 +23,36 @@ pub fn families() -> &'static [&'static dyn Family] {
     ]
 }
 
-/// The cheapest candidate for a region over all families.
+/// The cheapest way to run a region, and where its time comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Price {
+    /// The candidate, its time the measured one where there is one.
+    pub candidate: Candidate,
+    /// Whether its time was measured; otherwise it is the model's.
+    pub measured: bool,
+}
+
+/// The cheapest candidate for a region over all families: by the times that were measured for it, and by the
+/// families' models where none were.
 ///
 /// # Errors
 /// When no family accepts it: the refusal of the family that came closest, and whether any of them could
 /// accept a larger region.
-pub fn price(region: &Region, device: &Device) -> Result<Candidate, Refusal> {
-    let mut best: Option<Candidate> = None;
+pub fn price(region: &Region, device: &Device, tuning: Option<&Tuning>) -> Result<Price, Refusal> {
+    let times = tuning.and_then(|tuning| tuning.region(region, device));
+    let mut best: Option<Price> = None;
     let mut refusals = Vec::new();
     for family in families() {
         match family.candidates(region, device) {
             Ok(candidates) => {
-                for candidate in candidates {
-                    if best.as_ref().is_none_or(|best| candidate.time_us < best.time_us) {
-                        best = Some(candidate);
+                for mut candidate in candidates {
+                    let net_us = times.and_then(|times| times.net_us(region, *family, &candidate, device));
+                    if let Some(net_us) = net_us {
+                        // What was measured is net of an empty graph, and with it of the boundary.
+                        candidate.time_us = net_us + device.launch_us;
+                    }
+                    if best.as_ref().is_none_or(|best| candidate.time_us < best.candidate.time_us) {
+                        best = Some(Price { candidate, measured: net_us.is_some() });
                     }
                 }
             }
@@ -50,7 +67,8 @@ pub fn price(region: &Region, device: &Device) -> Result<Candidate, Refusal> {
     })
 }
 
-/// The kernels of a scheduled region; an unscheduled one is priced first.
+/// The kernels of a scheduled region; an unscheduled one is priced first. Times are the models', whatever the schedule
+/// was chosen by.
 ///
 /// # Errors
 /// When no family accepts the region or the schedule is not one of its family's.
@@ -62,7 +80,7 @@ pub fn lower_region(region: &Region, device: &Device) -> Result<(Candidate, Lowe
         why: why.to_owned(),
     };
     let candidate = if region.schedule.is_empty() {
-        price(region, device).map_err(refused)?
+        price(region, device, None).map_err(refused)?.candidate
     } else {
         let schedule: serde_json::Value =
             serde_json::from_str(&region.schedule).map_err(|error| unsuitable("unknown", &error.to_string()))?;

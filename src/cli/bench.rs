@@ -80,7 +80,7 @@ pub struct Bench {
 }
 
 /// Flags that say what to measure and how, which is settled where measurements come from a file.
-const MEASURES: [&str; 15] = [
+const MEASURES: [&str; 16] = [
     "suite",
     "mode",
     "inputs",
@@ -96,6 +96,7 @@ const MEASURES: [&str; 15] = [
     "rules",
     "without",
     "trust_rules",
+    "tuning",
 ];
 /// The fewest repetitions on a GPU.
 const FEWEST: usize = 50;
@@ -304,7 +305,8 @@ fn time(
     })
 }
 
-fn device_report(session: &Session) -> DeviceReport {
+/// The device as files describe it.
+pub fn device_report(session: &Session) -> DeviceReport {
     match &session.present().gpu {
         None => DeviceReport { name: session.device(), sm: None, driver: None, nvrtc: None },
         Some(gpu) => {

@@ -61,6 +61,10 @@ pub struct CompileFlags {
     /// Use the rules of --rules without testing them for soundness first
     #[arg(long)]
     pub trust_rules: bool,
+    /// Measured times to choose schedules by: a file of `hyenac tune`, or none [default: those that
+    /// hyenac has for the target]
+    #[arg(long, value_name = "FILE|none")]
+    pub tuning: Option<PathBuf>,
 }
 
 /// Presets of the filter.

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use hyenac::{
     BlockConfig, Cache, Compilation, CompileOptions, DeviceChoice, Executable, Fuse, HyenaBlock, Machine, Mode,
-    Precision, Present, RuleFile, compile_cached, rules,
+    Precision, Present, RuleFile, TuningChoice, TuningFile, compile_cached, rules,
 };
 
 use super::failure::Failure;
@@ -47,6 +47,7 @@ impl Session {
             },
             rules: user_rules(flags)?,
             without: flags.without.clone(),
+            tuning: tuning(flags)?,
             machine,
             ..CompileOptions::new(1, 1)
         };
@@ -136,6 +137,15 @@ fn user_rules(flags: &CompileFlags) -> Result<Vec<RuleFile>, Failure> {
         files.iter().try_for_each(require_sound)?;
     }
     Ok(files)
+}
+
+/// The measured times of `--tuning`.
+fn tuning(flags: &CompileFlags) -> Result<TuningChoice, Failure> {
+    Ok(match &flags.tuning {
+        None => TuningChoice::Shipped,
+        Some(path) if path.as_os_str() == "none" => TuningChoice::None,
+        Some(path) => TuningChoice::File(TuningFile::read(path)?),
+    })
 }
 
 impl ModeName {

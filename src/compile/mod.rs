@@ -2,6 +2,7 @@
 
 mod options;
 mod stored;
+mod tuning;
 
 use std::path::Path;
 
@@ -15,6 +16,7 @@ use crate::runtime::cuda::Cache;
 use crate::target::Machine;
 
 pub use options::{CompileOptions, RuleFile};
+pub use tuning::{TuningChoice, TuningFile};
 
 /// A block compiled for one batch size and sequence length, with every stage on the way.
 ///
@@ -60,12 +62,12 @@ impl Compilation {
 /// Compiles a block.
 ///
 /// # Errors
-/// When the block has no meaning at this size, a rule does not load or is unsound, or the target has no kernel
+/// When the block has no meaning at this size, a rule or a tuning database does not load, or the target has no kernel
 /// for an op.
 pub fn compile(config: &BlockConfig, options: &CompileOptions) -> Result<Compilation, Error> {
     let reference = config.reference_graph(options.batch, options.seq_len).map_err(Error::Config)?;
     verify(&reference, Stage::Reference)?;
-    let target = options.machine.target();
+    let target = options.machine.target(&options.tuning)?;
     let passes = Options {
         precision: options.precision,
         fuse: options.fuse,
@@ -97,7 +99,7 @@ pub fn compile(config: &BlockConfig, options: &CompileOptions) -> Result<Compila
 /// As [`compile`].
 pub fn compile_cached(config: &BlockConfig, options: &CompileOptions, cache: &Cache) -> Result<Compilation, Error> {
     let rules = rules(options)?.text();
-    let fingerprint = options.machine.target().fingerprint();
+    let fingerprint = options.machine.target(&options.tuning)?.fingerprint();
     let parts = serde_json::to_vec(&(config, options)).map_err(stored::unstorable)?;
     let sources = env!("HYENAC_SOURCE_HASH");
     let key = Cache::key(&[&parts, rules.as_bytes(), fingerprint.as_bytes(), sources.as_bytes()]);

@@ -4,6 +4,7 @@ use hyenac_kernels::{Device, Mode};
 use hyenac_passes::{Fuse, Precision};
 use serde::{Deserialize, Serialize};
 
+use super::tuning::TuningChoice;
 use crate::target::Machine;
 
 /// A file of rewrite rules.
@@ -32,12 +33,14 @@ pub struct CompileOptions {
     pub rules: Vec<RuleFile>,
     /// Patterns of the names of rules to leave out, in which `*` stands for any characters.
     pub without: Vec<String>,
+    /// Which measured times prices rest on.
+    pub tuning: TuningChoice,
     /// What is compiled for.
     pub machine: Machine,
 }
 
 impl CompileOptions {
-    /// The defaults at this size: mixed precision, fused, frozen weights, for an H200.
+    /// The defaults at this size: mixed precision, fused, frozen weights, for an H200, with the times that were measured on it.
     pub fn new(batch: usize, seq_len: usize) -> CompileOptions {
         CompileOptions {
             batch,
@@ -47,6 +50,7 @@ impl CompileOptions {
             mode: Mode::Frozen,
             rules: Vec::new(),
             without: Vec::new(),
+            tuning: TuningChoice::Shipped,
             machine: Machine::Gpu(Device::h200()),
         }
     }
