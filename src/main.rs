@@ -2,6 +2,7 @@
 
 mod bench;
 mod cli;
+mod tune;
 
 use std::process::ExitCode;
 

@@ -16,6 +16,7 @@ mod session;
 mod suite_check;
 mod summary;
 mod table;
+mod tune;
 mod workload;
 
 use std::process::ExitCode;
@@ -24,7 +25,7 @@ use clap::{Parser, Subcommand};
 
 use console::Console;
 
-pub use table::{Align, short_micros, table};
+pub use table::{Align, WIDTH, short_micros, table};
 
 /// How a command that ran to its end went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +85,8 @@ enum Command {
     Check(check::Check),
     /// Time a block over a suite of shapes, and check what was timed
     Bench(bench::Bench),
+    /// Measure schedules on a GPU, for prices to rest on
+    Tune(tune::Tune),
     /// Show what the compiler did: stages, rules, choices, plan, memory
     Explain(explain::Explain),
     /// Write kernel sources, plan and compiled kernels to a folder
@@ -111,6 +114,7 @@ pub fn main() -> ExitCode {
         Command::Run(command) => command.run(&console),
         Command::Check(command) => command.run(&console),
         Command::Bench(command) => command.run(&console),
+        Command::Tune(command) => command.run(&console),
         Command::Explain(command) => command.run(&console),
         Command::Emit(command) => command.run(&console),
         Command::Rules(command) => command.run(&console),

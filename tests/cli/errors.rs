@@ -207,6 +207,37 @@ fn cuda_without_a_gpu() {
     names(&message, &["driver", "--device cpu"]);
     let message = failure(hyenac().args(["bench", "--device", "cuda", "--suite", "1x64"]), 3);
     names(&message, &["--device cpu"]);
+    names(&failure(hyenac().args(["tune", "--suite", "1x64"]), 3), &["driver"]);
+    names(&failure(hyenac().args(["tune", "--suite", "1x64", "--target", "a100"]), 3), &["driver"]);
+}
+
+#[test]
+fn tuning_databases_that_are_none() {
+    let folder = Folder::new();
+    let explain = |tuning: &str| {
+        let mut command = hyenac();
+        command.args(["explain", "--seq-len", "64", "--target", "h200", "--tuning", tuning]);
+        command
+    };
+    names(&failure(&mut explain("/nowhere/t.json"), 2), &["/nowhere/t.json", "No such file"]);
+    let path = folder.write("t.json", b"{\"schema\": 1, \"target\": \"h200\"}");
+    names(
+        &failure(&mut explain(&path), 2),
+        &[&path, "is no tuning database", "device", "hyenac tune", "--tuning none"],
+    );
+    let path = folder.write("t.json", b"{\"schema\": 2}");
+    names(&failure(&mut explain(&path), 2), &[&path, "version 2", "reads 1"]);
+    let text = r#"{"schema": 1, "target": "a100", "device": "A100", "driver": null, "nvrtc": null, "date": null,
+                   "entries": []}"#;
+    let path = folder.write("t.json", text.as_bytes());
+    names(&failure(&mut explain(&path), 2), &[&path, "a100", "h200"]);
+    explain("none").assert().success();
+
+    // What is added to is looked at before a device is.
+    let path = folder.write("t.json", b"[]");
+    names(&failure(hyenac().args(["tune", "--out", &path]), 2), &[&path, "is no tuning database"]);
+    names(&failure(hyenac().args(["tune", "--device", "cpu"]), 2), &["--device cpu", "GPU"]);
+    names(&failure(hyenac().args(["tune", "--missing"]), 2), &["--out"]);
 }
 
 #[test]

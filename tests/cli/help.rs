@@ -21,7 +21,7 @@ fn top() {
 
 #[test]
 fn of_each_subcommand() {
-    for name in ["demo", "run", "check", "bench", "explain", "emit", "rules"] {
+    for name in ["demo", "run", "check", "bench", "tune", "explain", "emit", "rules"] {
         help(name, &[name]);
     }
     help("rules-list", &["rules", "list"]);

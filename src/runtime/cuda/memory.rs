@@ -163,6 +163,33 @@ impl DeviceBuffer {
         Ok(values)
     }
 
+    /// Fills with a pattern of bytes, again and again from the beginning, in the order of `stream`, and waits. So a
+    /// large tensor of any dtype gets valid values without as large a one on the host.
+    ///
+    /// # Errors
+    /// [`CudaError::TensorSize`] when the pattern is empty and the buffer is not, or [`CudaError::Run`].
+    pub fn fill_pattern(&mut self, pattern: &[u8], stream: &Stream) -> Result<()> {
+        if pattern.is_empty() {
+            return self.check_size(0);
+        }
+        self.device.check_stream(stream)?;
+        self.device.bind()?;
+        let mut offset = 0;
+        let mut copied = Ok(());
+        while offset < self.bytes && copied.is_ok() {
+            let count = (pattern.len() as u64).min(self.bytes - offset);
+            // SAFETY: `offset + count` is at most the buffer's size, `count` at most the pattern's, and `pattern` is
+            // borrowed until the copies have finished, because every outcome waits for them below.
+            copied = unsafe {
+                result::memcpy_htod_async(self.address + offset, &pattern[..count as usize], stream.cu_stream())
+            };
+            offset += count;
+        }
+        let finished = stream.synchronize();
+        copied.during("cuMemcpyHtoDAsync_v2").map_err(CudaError::Run)?;
+        finished.during("cuStreamSynchronize").map_err(CudaError::Run)
+    }
+
     /// Sets every byte, in the order of `stream`, without waiting.
     ///
     /// # Errors
