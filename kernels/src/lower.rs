@@ -137,14 +137,14 @@ pub fn lower(graph: &Graph, device: &Device, mode: Mode) -> Result<Plan, LowerEr
     Ok(builder.finish())
 }
 
-/// Regions of the family `map` that only read what the caller gives, where there are several: one launch does them all,
-/// so that packing weights costs one boundary.
+/// Regions of the family `map` that only read live weights, where there are several: one launch does them all, so that
+/// packing weights costs one boundary.
 fn bundled_maps(graph: &Graph, device: &Device, mode: Mode) -> Result<Vec<NodeIndex>, LowerError> {
     let mut maps = Vec::new();
     for node in graph.nodes() {
         let Op::Region(region) = &graph.node(node).op else { continue };
         let given = |operand: &Value| matches!(graph.op(*operand), Op::Input { .. } | Op::Weight { .. });
-        let of_main = mode == Mode::Live || graph.node(node).binding != Binding::Weights;
+        let of_main = mode == Mode::Live && graph.node(node).binding == Binding::Weights;
         if of_main && graph.operands(node).iter().all(given) && maps.len() < MOST_BUNDLED {
             let (candidate, _) = lower_region(region, device)?;
             if candidate.family == crate::map::NAME {
@@ -479,6 +479,26 @@ mod tests {
         assert_eq!(plan.launches[0].computes, "abs");
         let after: Vec<&[usize]> = plan.launches.iter().map(|launch| &launch.after[..]).collect();
         assert_eq!(after, [&[][..], &[0], &[0, 1]]);
+    }
+
+    #[test]
+    fn maps_of_live_weights_are_one_launch() {
+        let mut graph = Graph::new();
+        let x = graph.add(Op::Input { name: "x".into(), dtype: DType::F32, shape: vec![8] }, &[]).unwrap();
+        let mut sum = x;
+        for name in ["v", "w"] {
+            let w = graph.add(Op::Weight { name: name.into(), dtype: DType::F32, shape: vec![8] }, &[]).unwrap();
+            let w = graph.add_region(elementwise(Op::Abs {}, &[&[8]], Binding::Weights), &[w]).unwrap();
+            let add = elementwise(Op::Add {}, &[&[8], &[8]], Binding::Input);
+            sum = Value::of(graph.add_region(add, &[sum, Value::of(w)]).unwrap());
+        }
+        graph.add_output(sum);
+        let live = lower(&graph, &Device::h200(), Mode::Live).unwrap();
+        assert_eq!(live.launches[0].computes, "abs; abs");
+        assert_eq!(live.launches[0].arguments.len(), 4);
+        let after: Vec<&[usize]> = live.launches.iter().map(|launch| &launch.after[..]).collect();
+        assert_eq!(after, [&[][..], &[0], &[0, 1]]);
+        assert_eq!(lower(&graph, &Device::h200(), Mode::Frozen).unwrap().setup.len(), 2);
     }
 
     #[test]

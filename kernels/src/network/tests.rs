@@ -31,7 +31,7 @@ fn it_is_chosen_before_plain_multiply_add() {
     for device in [Device::h200(), Device::a100(), Device::b200()] {
         for length in [128, 131, 1024, 4096, 1 << 20] {
             let region = filter_network(length, 64, 256, false);
-            assert_eq!(crate::registry::price(&region, &device).unwrap().family, NAME, "{length}");
+            assert_eq!(crate::registry::price(&region, &device, None).unwrap().candidate.family, NAME, "{length}");
         }
     }
 }

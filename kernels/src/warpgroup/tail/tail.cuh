@@ -33,7 +33,7 @@ template <int INNER, int TOKENS, int ROWS, bool PLAIN, class A>
 __device__ __forceinline__ void stage_tokens(const A& a, unsigned char* tile, uint32 row0, uint32 warp, uint32 lane) {
     constexpr int ACROSS = TOKENS / 8, MATRICES = INNER / 8 * ACROSS, ROUNDS = (MATRICES + 31) / 32;
     // Groups along tokens hold some of one k; groups along k hold some of one token.
-    constexpr int LOADS = 8 / A::width, MOST = PLAIN ? 8 : LOADS < 4 ? 4 : 2, BATCH = largest_divisor(ROUNDS, MOST);
+    constexpr int LOADS = 8 / A::width, MOST = PLAIN ? 16 : LOADS < 4 ? 4 : 2, BATCH = largest_divisor(ROUNDS, MOST);
 #pragma unroll 1
     for (int first = 0; first < ROUNDS; first += BATCH) {
         uint32 raw[BATCH][LOADS][A::words + (A::words == 0)];
@@ -128,12 +128,13 @@ __device__ __forceinline__ void run_tail(const A& a, const half_bits* projection
             barrier_init(empty + s, 128);
         }
         barrier_init(statistics_full, 1);
-        barrier_init(normal_full, 1);
+        // Its own warps arrive, the other blocks send.
+        barrier_init(normal_full, 1 + 4 * OWN);
         barrier_init(ready, SPLIT);
         barrier_init(pushed, 1);
         barriers_ready();
         barrier_expect(statistics_full, 4 * TILES * TOKENS * 8);
-        barrier_expect(normal_full, WIDTH * TOKENS * 2);
+        barrier_expect(normal_full, (WIDTH - OWN * 64) * TOKENS * 2);
         if (SPLIT > 1) barrier_expect(pushed, (SPLIT - 1) * OWN * 64 * TOKENS * 4);
     }
     __syncthreads();
@@ -321,9 +322,11 @@ __device__ __forceinline__ void run_tail(const A& a, const half_bits* projection
             uint32 to[SPLIT], arrived[SPLIT];
 #pragma unroll
             for (int r = 0; r < SPLIT; ++r) {
-                to[r] = remote_address<SPLIT>(operand + token_offset<TOKENS>(channel, pair), r);
-                arrived[r] = remote_address<SPLIT>(shared_address_of(normal_full), r);
+                const uint32 other = (rank + r) % SPLIT;
+                to[r] = remote_address<SPLIT>(operand + token_offset<TOKENS>(channel, pair), other);
+                arrived[r] = remote_address<SPLIT>(shared_address_of(normal_full), other);
             }
+            unsigned char* here = shared + token_offset<TOKENS>(channel, pair);
 #pragma unroll
             for (int j = 0; j < GROUPS; ++j) {
                 const float4 norm = *(const float4*)(norms + j * 8 + pair);
@@ -339,12 +342,17 @@ __device__ __forceinline__ void run_tail(const A& a, const half_bits* projection
                     value[i] = out[0];
                 }
                 const uint32 low = to_half2(value[0], value[1]), high = to_half2(value[2], value[3]);
+                *(uint32*)(here + j * 128) = low;
+                *(uint32*)(here + j * 128 + K_STRIDE) = high;
 #pragma unroll
-                for (int r = 0; r < SPLIT; ++r) {
+                for (int r = 1; r < SPLIT; ++r) {
                     send(to[r] + j * 128, low, arrived[r]);
                     send(to[r] + j * 128 + K_STRIDE, high, arrived[r]);
                 }
             }
+            publish_to_tensor_cores();
+            __syncwarp();
+            if (lane == 0) barrier_arrive(normal_full);
         }
         barrier_wait(normal_full, 0);
         publish_to_tensor_cores();

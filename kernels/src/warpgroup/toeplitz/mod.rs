@@ -29,7 +29,7 @@ const MOST_COLUMNS: usize = 128;
 /// Of one multiprocessor: columns of a block diagonal that its tensor cores multiply in a microsecond.
 const COLUMN_RATE: f64 = 0.6 * 877.0;
 /// What a block takes beside products and traffic, and a diagonal at least, microseconds.
-const FIXED_US: f64 = 1.6;
+const FIXED_US: f64 = 2.4;
 const DIAGONAL_US: f64 = 0.06;
 
 /// The family. See the module's documentation.
