@@ -18,6 +18,7 @@ mod plan;
 mod registry;
 mod scalar;
 mod source;
+mod storage;
 #[cfg(test)]
 mod testing;
 mod tuning;

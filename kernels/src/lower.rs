@@ -10,6 +10,7 @@ use crate::error::LowerError;
 use crate::family::{Candidate, Kernel, Pointer};
 use crate::plan::{Argument, Buffer, KernelSource, Launch, Place, Plan};
 use crate::registry::lower_region;
+use crate::storage;
 
 /// The most launches of one plan, far above any block's.
 pub const MAX_LAUNCHES: usize = 4096;
@@ -125,6 +126,17 @@ pub fn lower(graph: &Graph, device: &Device, mode: Mode) -> Result<Plan, LowerEr
             }
         }
     }
+    // What the caller gives and gets has no padding between rows.
+    let given = graph.nodes().filter(|&node| matches!(graph.node(node).op, Op::Input { .. } | Op::Weight { .. }));
+    for value in given.map(Value::of).chain(graph.outputs().iter().copied()) {
+        if storage::bytes(graph.ty(value)) != graph.ty(value).bytes() {
+            return Err(LowerError::Ir(hyenac_ir::IrError::Invalid {
+                node: value.node.index(),
+                op: graph.op(value).mnemonic(),
+                why: format!("{} is no input, weight or output: rows of f16 are padded in memory", graph.ty(value)),
+            }));
+        }
+    }
     for &output in graph.outputs() {
         if !matches!(graph.op(output), Op::Region(_)) {
             return Err(LowerError::Ir(hyenac_ir::IrError::Invalid {
@@ -158,7 +170,7 @@ fn bundled_maps(graph: &Graph, device: &Device, mode: Mode) -> Result<Vec<NodeIn
 impl Builder<'_> {
     fn buffer(&mut self, name: &str, graph: &Graph, value: Value, place: Place) -> usize {
         let ty = graph.ty(value);
-        self.push_buffer(Buffer { name: name.to_owned(), ty: ty.to_string(), bytes: ty.bytes() as u64, place })
+        self.push_buffer(Buffer { name: name.to_owned(), ty: ty.to_string(), bytes: storage::bytes(ty) as u64, place })
     }
 
     fn push_buffer(&mut self, buffer: Buffer) -> usize {

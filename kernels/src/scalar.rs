@@ -12,6 +12,7 @@ use hyenac_ir::{DType, Graph, Op, Value};
 
 use crate::family::Refusal;
 use crate::index::Index;
+use crate::storage;
 
 /// Values that a kernel family provides instead of the scalar form.
 pub trait Reader {
@@ -145,13 +146,8 @@ impl<'a> Emitter<'a> {
         };
         match op {
             Op::Parameter { index: position, dtype, shape, .. } => {
-                let flat = Index::flatten(&shape, index);
-                let load = match dtype {
-                    DType::F16 => "load_f16",
-                    DType::F32 | DType::Tf32 => "load_f32",
-                    DType::C64 => "load_c64",
-                };
-                Ok(format!("{load}(p{position} + {flat})"))
+                let address = storage::address(dtype, &shape, index);
+                Ok(format!("{}(p{position} + {address})", storage::load_function(dtype)))
             }
             Op::Scalar { value } => Ok(literal(value)),
             Op::PositionalEmbedding { positions, width, .. } => {

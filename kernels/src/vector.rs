@@ -7,11 +7,12 @@
 use std::cell::RefCell;
 use std::fmt::Write;
 
-use hyenac_ir::{DType, Graph, NodeIndex, Op, Value};
+use hyenac_ir::{DType, Graph, NodeIndex, Op, Type, Value};
 
 use crate::family::Refusal;
 use crate::index::Index;
 use crate::scalar::{Emitter, Reader};
+use crate::storage;
 
 /// Functions that the emitted code calls.
 pub const DEVICE_CODE: &str = include_str!("vector.cuh");
@@ -120,6 +121,9 @@ pub struct Lanes<'a> {
     pub body: &'a Graph,
     /// The index of lane 0; a multiple of the width, with an exact bound.
     pub lane: Index,
+    /// Whether lanes of the last group may lie beyond the extent they run along, in the padding of f16 rows. What they
+    /// hold there means nothing.
+    pub ragged: bool,
     /// Elements of the group: 1, 2, 4 or 8.
     pub width: usize,
     /// Values that the family provides.
@@ -192,16 +196,31 @@ impl Reader for LoadReader<'_> {
             return Some(expression);
         }
         let Op::Parameter { index: parameter, dtype, shape, .. } = lanes.body.op(value) else { return None };
+        let address = storage::address(*dtype, shape, index);
+        if let Some(expression) = self.from_group(value, index, &address) {
+            return Some(expression);
+        }
+        // The scalar form, where it stays within the parameter.
+        let beyond = lanes.ragged && address.bound() > storage::elements(*dtype, shape) as u64;
+        beyond.then(|| storage::read_within(*dtype, shape, *parameter, &address))
+    }
+}
+
+impl LoadReader<'_> {
+    /// An element of a parameter from a group that is loaded at once.
+    fn from_group(&self, value: Value, index: &[Index], address: &Index) -> Option<String> {
+        let lanes = self.lanes;
+        let Op::Parameter { index: parameter, dtype, shape, .. } = lanes.body.op(value) else { return None };
         let bytes = lanes.width * dtype.bytes();
         let width = lanes.width as u64;
         let fits = matches!(bytes, 2 | 4 | 8 | 16) && *dtype != DType::C64;
-        if !fits || !lanes.body.ty(value).elements().is_multiple_of(lanes.width) {
+        let stored = storage::elements(*dtype, shape);
+        if !fits || !stored.is_multiple_of(lanes.width) {
             return None;
         }
         if !self.unconditional[value.node.index()] {
             return None;
         }
-        let address = Index::flatten(shape, index);
         let mut loads = self.loads.borrow_mut();
         for load in loads.iter().filter(|load| load.parameter == *parameter) {
             if let Some(lane) = address.distance_from(&load.address).filter(|&lane| lane < width) {
@@ -211,11 +230,12 @@ impl Reader for LoadReader<'_> {
         // The first element of an aligned group begins a load; what depends on the group only, and no lane, does not.
         let last = index.last()?;
         let begins = *last == lanes.lane || width > 1 && address.as_constant().is_none();
-        if !begins || !address.is_multiple_of(width) {
+        let within = !lanes.ragged || address.bound() + width - 1 <= stored as u64;
+        if !begins || !within || !address.is_multiple_of(width) {
             return None;
         }
         let word = loads.iter().map(Load::words).sum();
-        let load = Load { parameter: *parameter, dtype: *dtype, address, word, bytes };
+        let load = Load { parameter: *parameter, dtype: *dtype, address: address.clone(), word, bytes };
         let expression = load.element(0);
         loads.push(load);
         Some(expression)
@@ -299,31 +319,38 @@ pub fn element_before_store(
 
 /// Statements that store the group `y` at these positions of output 0, one a lane: at once where the positions are
 /// adjacent and aligned. `flat` are the positions in the value that the family walks over, which has the
-/// extent `row` along the lane.
+/// extent `row` along the lane. Where lanes may lie beyond an extent (`ragged`), those are stored into the padding of
+/// the output's row or not at all.
 pub fn store(
-    shape: &[usize],
+    output: &Type,
     positions: &[Vec<Index>],
     lanes: &[Index],
     flat: &[Index],
     row: usize,
+    ragged: Option<usize>,
     indent: usize,
 ) -> String {
-    let target: Vec<Index> = positions.iter().map(|position| Index::flatten(shape, position)).collect();
+    let target: Vec<Index> =
+        positions.iter().map(|position| storage::address(output.dtype, &output.shape, position)).collect();
     let width = positions.len();
     let outer = |position: &[Index]| position.split_last().map(|(_, outer)| outer.to_vec());
-    let along_last_axis = shape.last().is_some_and(|extent| extent.is_multiple_of(width))
+    let pitch = output.shape.last().map_or(1, |&extent| storage::pitch(output.dtype, extent));
+    let within = ragged.is_none() || lanes.last().is_none_or(|last| last.bound() <= pitch as u64);
+    let along_last_axis = pitch.is_multiple_of(width)
+        && within
         && positions
             .iter()
             .zip(lanes)
             .all(|(position, lane)| position.last() == Some(lane) && outer(position) == outer(&positions[0]));
-    let same_order = row.is_multiple_of(width) && target == flat;
+    let same_order = ragged.is_none() && row.is_multiple_of(width) && target == flat;
     let pad = 4 * indent;
     if along_last_axis || same_order {
         return format!("{:pad$}store_group(o0 + {}, y);\n", "", target[0]);
     }
     let mut text = String::new();
-    for (lane, position) in target.iter().enumerate() {
-        let _ = writeln!(text, "{:pad$}store_one(o0 + {position}, y[{lane}]);", "");
+    for (number, (position, lane)) in target.iter().zip(lanes).enumerate() {
+        let guard = ragged.map_or(String::new(), |extent| format!("if ({lane} < {extent}u) "));
+        let _ = writeln!(text, "{:pad$}{guard}store_one(o0 + {position}, y[{number}]);", "");
     }
     text
 }

@@ -24,6 +24,7 @@ use crate::index::Index;
 use crate::plan::KernelSource;
 use crate::scalar::{Emitter, Reader};
 use crate::source::{all_pointers, kernel_name, parameter_list, translation_unit};
+use crate::storage;
 pub use recognise::{Chain, Layer};
 
 const NAME: &str = "chain";
@@ -302,8 +303,9 @@ fn emit(region: &Region, chain: &Chain, schedule: &Schedule, layout: &Layout) ->
     let reader = Tile { layer: Value::of(last.node), array: "result".to_owned(), stride: result_stride };
     let mut emitter = Emitter::new(body, &reader, 4, "v");
     let element = emitter.stored_element(chain.output, &target)?;
-    let flat = Index::flatten(&body.ty(chain.output).shape, &target);
-    emitter.line(&format!("o0[{flat}] = {element};"));
+    let output = body.ty(chain.output);
+    let address = storage::address(output.dtype, &output.shape, &target);
+    emitter.line(&format!("o0[{address}] = {element};"));
     code.push_str(&emitter.finish());
     let _ = writeln!(code, "            }}\n        }}\n        __syncthreads();\n    }}\n}}");
     Ok(code)

@@ -74,12 +74,18 @@ __device__ __forceinline__ uint32 next_position(uint32* taken, uint32 lane) {
     return __shfl_sync(0xffffffffu, position, 0);
 }
 
+// Whether element j of a strip is one of the sequence's: the last strip may end in the padding of a row.
+template <class S>
+__device__ __forceinline__ bool within(uint32 strip, uint32 j) {
+    return S::LENGTH % S::WIDTH == 0 || strip * S::WIDTH + j < S::LENGTH;
+}
+
 // Hands `store(channel, row, position, values)` the signal, S::WIDTH elements at a time, zero outside the sequence.
 // Loads are unconditional (surplus threads repeat the last strip), so that several are in flight at once.
 template <class S, class Operation, class Store>
 __device__ __forceinline__ void stage_signal(const Operation& operation, const Place& place, Store store) {
     using G = Geometry<S>;
-    constexpr uint32 STRIPS = G::PADDED_LENGTH / S::WIDTH, LAST = S::LENGTH / S::WIDTH - 1;
+    constexpr uint32 STRIPS = G::PADDED_LENGTH / S::WIDTH, LAST = (S::LENGTH - 1) / S::WIDTH;
     constexpr uint32 TOTAL = STRIPS * S::BLOCK_BATCHES * S::BLOCK_CHANNELS;
 #pragma unroll (S::WIDTH == 1 ? 8 : 4)
     for (uint32 round = 0; round < divide_up(TOTAL, G::THREADS); ++round) {
@@ -92,7 +98,7 @@ __device__ __forceinline__ void stage_signal(const Operation& operation, const P
         operation.signal(min(place.batch + batch, S::BATCHES - 1), min(place.channel + channel, S::CHANNELS - 1),
                          min(strip, LAST), values);
 #pragma unroll
-        for (uint32 j = 0; j < S::WIDTH; ++j) values[j] = inside ? values[j] : 0.0f;
+        for (uint32 j = 0; j < S::WIDTH; ++j) values[j] = inside && within<S>(strip, j) ? values[j] : 0.0f;
         const uint32 time = strip * S::WIDTH;
         store(channel, time / S::POSITIONS * S::BLOCK_BATCHES + batch, time % S::POSITIONS, values);
     }
@@ -102,7 +108,7 @@ __device__ __forceinline__ void stage_signal(const Operation& operation, const P
 template <class S, class Operation, class Store>
 __device__ __forceinline__ void stage_filter(const Operation& operation, const Place& place, Store store) {
     using G = Geometry<S>;
-    constexpr uint32 STRIPS = G::PADDED_LENGTH / S::WIDTH, LAST = S::LENGTH / S::WIDTH - 1;
+    constexpr uint32 STRIPS = G::PADDED_LENGTH / S::WIDTH, LAST = (S::LENGTH - 1) / S::WIDTH;
     constexpr uint32 TOTAL = STRIPS * S::BLOCK_CHANNELS;
 #pragma unroll (S::WIDTH == 1 ? 8 : 4)
     for (uint32 round = 0; round < divide_up(TOTAL, G::THREADS); ++round) {
@@ -112,7 +118,7 @@ __device__ __forceinline__ void stage_filter(const Operation& operation, const P
         float values[S::WIDTH];
         operation.filter(min(place.channel + channel, S::CHANNELS - 1), min(strip, LAST), values);
 #pragma unroll
-        for (uint32 j = 0; j < S::WIDTH; ++j) values[j] = inside ? values[j] : 0.0f;
+        for (uint32 j = 0; j < S::WIDTH; ++j) values[j] = inside && within<S>(strip, j) ? values[j] : 0.0f;
         store(channel, strip * S::WIDTH, values);
     }
 }
@@ -123,7 +129,7 @@ template <class S, class Operation>
 __device__ __forceinline__ void finish_columns(const Operation& operation, const Place& place, const Item& item,
                                                const float* results, uint32 lane) {
     using G = Geometry<S>;
-    constexpr uint32 STRIPS = S::POSITIONS / S::WIDTH, TOTAL = S::GROUP * STRIPS, LAST = S::LENGTH / S::WIDTH - 1;
+    constexpr uint32 STRIPS = S::POSITIONS / S::WIDTH, TOTAL = S::GROUP * STRIPS, LAST = (S::LENGTH - 1) / S::WIDTH;
 #pragma unroll 4
     for (uint32 round = 0; round < divide_up(TOTAL, 32); ++round) {
         const uint32 i = min(round * 32 + lane, TOTAL - 1);

@@ -11,6 +11,7 @@ use crate::family::Refusal;
 use crate::index::Index;
 use crate::scalar::{Emitter, Memory, Reader};
 use crate::source::{all_pointers, parameter_list};
+use crate::storage;
 
 /// Registers that let two blocks of eight warps, or as many smaller ones, share a multiprocessor.
 const RESIDENT_WARPS: usize = 16;
@@ -71,12 +72,12 @@ pub fn operation(region: &Region, convolution: &Convolution, width: usize, round
         "    __device__ __forceinline__ void signal(uint32 batch, uint32 channel, uint32 strip, float (&value)[{width}]) \
          const {{"
     );
-    code.push_str(&operand(body, convolution.signal, rounded, &places.signal())?);
+    code.push_str(&operand(body, convolution.signal, rounded, places.ragged, &places.signal())?);
     let _ = writeln!(
         code,
         "    }}\n    __device__ __forceinline__ void filter(uint32 channel, uint32 strip, float (&value)[{width}]) const {{"
     );
-    code.push_str(&operand(body, convolution.filter, rounded, &places.filter())?);
+    code.push_str(&operand(body, convolution.filter, rounded, places.ragged, &places.filter())?);
     let _ = writeln!(
         code,
         "    }}\n    __device__ __forceinline__ void finish(uint32 batch, uint32 channel, uint32 strip, \
@@ -92,6 +93,8 @@ pub fn operation(region: &Region, convolution: &Convolution, width: usize, round
 
 /// The positions along time that one call of an emitted function handles.
 struct Places {
+    /// Whether the last ones may lie beyond the sequence.
+    ragged: bool,
     batch: Index,
     channel: Index,
     times: Vec<Index>,
@@ -99,8 +102,9 @@ struct Places {
 
 impl Places {
     fn new(convolution: &Convolution, width: usize) -> Places {
-        let start = Index::variable("strip", convolution.length / width).times(width as u64);
+        let start = Index::variable("strip", convolution.length.div_ceil(width)).times(width as u64);
         Places {
+            ragged: !convolution.length.is_multiple_of(width),
             batch: Index::variable("batch", convolution.batches),
             channel: Index::variable("channel", convolution.channels),
             times: (0..width).map(|j| start.plus(&Index::constant(j as u64))).collect(),
@@ -125,10 +129,10 @@ fn before_cast(body: &Graph, value: Value) -> Value {
 }
 
 /// Statements that compute `value[..]`, an operand of the convolution.
-fn operand(body: &Graph, value: Value, rounded: bool, indices: &[Vec<Index>]) -> Result<String, Refusal> {
+fn operand(body: &Graph, value: Value, rounded: bool, ragged: bool, indices: &[Vec<Index>]) -> Result<String, Refusal> {
     let source = if rounded { before_cast(body, value) } else { value };
-    let vectors = vectors(body, source, indices, &Memory)?;
-    let reader = FromVectors { body, vectors: &vectors, provided: &Memory };
+    let vectors = vectors(body, source, indices, ragged, &Memory)?;
+    let reader = FromVectors { body, vectors: &vectors, ragged, provided: &Memory };
     let mut emitter = Emitter::new(body, &reader, 2, "x");
     for (number, vector) in vectors.iter().enumerate() {
         emitter.line(&vector.load(number));
@@ -170,8 +174,9 @@ fn finish(
     let ty = body.ty(output);
     let source = before_cast(body, output);
     let result = Sums { convolution, indices: &conv_indices };
-    let vectors = vectors(body, source, &indices, &result)?;
-    let reader = FromVectors { body, vectors: &vectors, provided: &result };
+    let ragged = places.ragged;
+    let vectors = vectors(body, source, &indices, ragged, &result)?;
+    let reader = FromVectors { body, vectors: &vectors, ragged, provided: &result };
 
     // A scope of its own: outputs do not share variables.
     let mut emitter = Emitter::new(body, &reader, 3, "x");
@@ -183,8 +188,10 @@ fn finish(
         let element = emitter.element(source, index)?;
         elements.push(if ty.dtype == DType::Tf32 { format!("round_tf32({element})") } else { element });
     }
-    let flat: Vec<Index> = indices.iter().map(|index| Index::flatten(&ty.shape, index)).collect();
+    let flat: Vec<Index> = indices.iter().map(|index| storage::address(ty.dtype, &ty.shape, index)).collect();
+    // What lies beyond the sequence goes into the padding of a row, or nowhere.
     let contiguous = elements.len() == WIDTH
+        && (!ragged || flat[WIDTH - 1].bound() <= storage::elements(ty.dtype, &ty.shape) as u64)
         && flat[0].is_multiple_of(WIDTH as u64)
         && flat[WIDTH - 1].distance_from(&flat[0]) == Some(WIDTH as u64 - 1);
     emitter.line("if (inside) {");
@@ -199,9 +206,10 @@ fn finish(
             emitter.line(&format!("    store_four(o{number} + {}, {}, {}, {}, {});", flat[4], e[4], e[5], e[6], e[7]));
         }
         (false, dtype) => {
-            for (flat, element) in flat.iter().zip(e) {
+            for ((flat, element), time) in flat.iter().zip(e).zip(&places.times) {
                 let element = if dtype == DType::F16 { format!("to_half({element})") } else { element.clone() };
-                emitter.line(&format!("    o{number}[{flat}] = {element};"));
+                let guard = if ragged { format!("if ({time} < {}u) ", convolution.length) } else { String::new() };
+                emitter.line(&format!("    {guard}o{number}[{flat}] = {element};"));
             }
         }
     }

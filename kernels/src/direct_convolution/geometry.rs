@@ -128,7 +128,7 @@ impl Geometry {
             return Err(format!("needs {shared_bytes} bytes of shared memory, the limit is {limit}"));
         }
         Ok(Geometry {
-            width: if convolution.length.is_multiple_of(8) { 8 } else { 1 },
+            width: convolution.width,
             time_blocks,
             groups,
             split_groups: groups.div_ceil(splits),

@@ -1,7 +1,8 @@
 //! Which regions the family accepts.
 
-use hyenac_ir::{DType, Graph, NodeIndex, Op, Region, Value};
+use hyenac_ir::{DType, Graph, NodeIndex, Op, Region, Type, Value};
 
+use super::vectors::WIDTH;
 use crate::cost::{heavy_nodes, operand_precision};
 use crate::family::Refusal;
 
@@ -17,6 +18,9 @@ pub struct Convolution {
     pub batches: usize,
     pub channels: usize,
     pub length: usize,
+    /// Elements along time that staging and storing handle at a time: several where the sequence consists of whole
+    /// groups, or where all that runs along it are f16 rows, which are padded.
+    pub width: usize,
     /// The multiply-add precision that the operands allow.
     pub precision: DType,
     /// For each output of the region, the axis of the convolution that each of its axes is.
@@ -58,8 +62,18 @@ impl Convolution {
         }
         let axes = output_axes(body, node)?;
         let precision = operand_precision(body.ty(signal).dtype, body.ty(filter).dtype);
-        Ok(Convolution { node, signal, filter, batches, channels, length, precision, axes })
+        let wide = length.is_multiple_of(WIDTH) || length > WIDTH && in_f16_rows(body, &axes, channels * length);
+        let width = if wide { WIDTH } else { 1 };
+        Ok(Convolution { node, signal, filter, batches, channels, length, width, precision, axes })
     }
+}
+
+/// Whether outputs are rows of f16 along time, and so are all parameters as large as the filter.
+fn in_f16_rows(body: &Graph, axes: &[Vec<usize>], taps: usize) -> bool {
+    let rows = |ty: &Type| ty.dtype == DType::F16;
+    let outputs = body.outputs().iter().zip(axes).all(|(&out, axes)| rows(body.ty(out)) && axes.last() == Some(&2));
+    let types = body.parameters().into_iter().map(|node| &body.node(node).types[0]);
+    outputs && types.filter(|ty| ty.elements() >= taps).all(rows)
 }
 
 /// For each output the axis of the convolution that each of its axes is.

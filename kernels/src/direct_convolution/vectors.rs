@@ -7,6 +7,7 @@ use hyenac_ir::{DType, Graph, Op, Value};
 use crate::family::Refusal;
 use crate::index::Index;
 use crate::scalar::{Emitter, Reader};
+use crate::storage;
 
 /// Elements that aligned code handles at a time.
 pub const WIDTH: usize = 8;
@@ -20,12 +21,14 @@ pub struct Vector {
 
 /// The vectors that the elements at `indices`, eight of them along time, read.
 ///
-/// A vector is known to lie within its parameter because its first and its last element are read anyway. Bodies that pad,
-/// and so read under a condition, get none; a short convolution reads only what lies before a strip under one.
+/// A vector is known to lie within its parameter because its first and its last element are read anyway, or, where the
+/// last elements may lie beyond the sequence, because it ends in the padding of a row. Bodies that pad, and so read under
+/// a condition, get none; a short convolution reads only what lies before a strip under one.
 pub fn vectors(
     body: &Graph,
     value: Value,
     indices: &[Vec<Index>],
+    ragged: bool,
     provided: &dyn Reader,
 ) -> Result<Vec<Vector>, Refusal> {
     let conditional = body.nodes().any(|node| matches!(body.node(node).op, Op::Pad { .. }));
@@ -35,11 +38,15 @@ pub fn vectors(
     let (first, last) =
         (reads(body, value, &indices[0], provided)?, reads(body, value, &indices[WIDTH - 1], provided)?);
     let mut vectors: Vec<Vector> = Vec::new();
+    let parameters = body.parameters();
     for (parameter, dtype, flat) in first {
         let known = vectors.iter().any(|vector| vector.parameter == parameter && vector.first == flat);
-        let neighbours = last
-            .iter()
-            .any(|(other, _, end)| *other == parameter && end.distance_from(&flat) == Some(WIDTH as u64 - 1));
+        let stored = storage::elements(dtype, &body.node(parameters[parameter]).types[0].shape) as u64;
+        let neighbours = last.iter().any(|(other, _, end)| {
+            *other == parameter
+                && end.distance_from(&flat) == Some(WIDTH as u64 - 1)
+                && (!ragged || end.bound() <= stored)
+        });
         if !known && neighbours && dtype != DType::C64 && flat.is_multiple_of(WIDTH as u64) {
             vectors.push(Vector { parameter, dtype, first: flat });
         }
@@ -79,6 +86,8 @@ impl Vector {
 pub struct FromVectors<'a> {
     pub body: &'a Graph,
     pub vectors: &'a [Vector],
+    /// Whether elements may lie beyond the sequence.
+    pub ragged: bool,
     pub provided: &'a dyn Reader,
 }
 
@@ -87,16 +96,15 @@ impl Reader for FromVectors<'_> {
         if let Some(expression) = self.provided.read(value, index) {
             return Some(expression);
         }
-        let (parameter, flat) = match self.body.op(value) {
-            Op::Parameter { index: parameter, shape, .. } => (*parameter, Index::flatten(shape, index)),
-            _ => return None,
-        };
-        self.vectors.iter().enumerate().filter(|(_, vector)| vector.parameter == parameter).find_map(
-            |(number, vector)| {
-                let position = flat.distance_from(&vector.first).filter(|&position| position < WIDTH as u64)?;
-                Some(vector.element(number, position))
-            },
-        )
+        let Op::Parameter { index: parameter, dtype, shape, .. } = self.body.op(value) else { return None };
+        let address = storage::address(*dtype, shape, index);
+        let mut vectors = self.vectors.iter().enumerate().filter(|(_, vector)| vector.parameter == *parameter);
+        let element = vectors.find_map(|(number, vector)| {
+            let position = address.distance_from(&vector.first).filter(|&position| position < WIDTH as u64)?;
+            Some(vector.element(number, position))
+        });
+        let beyond = self.ragged && address.bound() > storage::elements(*dtype, shape) as u64;
+        element.or_else(|| beyond.then(|| storage::read_within(*dtype, shape, *parameter, &address)))
     }
 }
 
@@ -115,7 +123,7 @@ fn reads(body: &Graph, value: Value, index: &[Index], provided: &dyn Reader) -> 
                 return Some(expression);
             }
             let Op::Parameter { index: parameter, dtype, shape, .. } = self.body.op(value) else { return None };
-            let read = (*parameter, *dtype, Index::flatten(shape, index));
+            let read = (*parameter, *dtype, storage::address(*dtype, shape, index));
             let mut reads = self.reads.borrow_mut();
             if !reads.contains(&read) {
                 reads.push(read);

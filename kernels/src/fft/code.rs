@@ -8,6 +8,7 @@ use super::recognise::{Forward, Pattern, refusal, with};
 use crate::family::Refusal;
 use crate::index::Index;
 use crate::scalar::{Emitter, Reader};
+use crate::storage;
 use crate::vector::before_store;
 
 /// Variables of generated code: neighbouring entries of a row, the first even.
@@ -40,7 +41,8 @@ struct Held<'a> {
     entries: Vec<(Value, Vec<Index>, String)>,
     /// Names of the variables that run along a row.
     along: [&'static str; 2],
-    /// Extent of `along` where its variables are neighbours, the first of them even.
+    /// Extent of `along` where its variables are neighbours, the first of them even; or the same one at the end of an odd
+    /// extent, where the second means nothing.
     paired: Option<usize>,
     accesses: RefCell<Vec<Access>>,
     /// Positions of parameters from which both neighbours are loaded at once.
@@ -49,15 +51,16 @@ struct Held<'a> {
 
 impl Held<'_> {
     /// An element of a pair of neighbours that one wide load brings.
-    fn half_of_pair(&self, parameter: usize, shape: &[usize], index: &[Index]) -> Option<String> {
+    fn half_of_pair(&self, parameter: usize, dtype: DType, shape: &[usize], index: &[Index]) -> Option<String> {
         let extent = self.paired?;
         let (&row, (last, outer)) = (shape.last()?, index.split_last()?);
         let half = self.along.iter().position(|name| *last == Index::variable(*name, extent))?;
-        // A row that is shorter is read under a condition, and every pair must be aligned.
-        if row < extent || row % 2 != 0 {
+        // A row that is shorter is read under a condition, every pair must be aligned, and the last one of an odd
+        // extent ends in padding.
+        if row < extent || !(extent % 2 == 0 && row % 2 == 0 || extent > 1 && dtype == DType::F16) {
             return None;
         }
-        let address = Index::flatten(shape, &with(outer, Index::variable(self.along[0], extent)));
+        let address = storage::address(dtype, shape, &with(outer, Index::variable(self.along[0], extent)));
         let mut pairs = self.pairs.borrow_mut();
         let pair = pairs.iter().position(|known| *known == (parameter, address.clone())).unwrap_or_else(|| {
             pairs.push((parameter, address));
@@ -76,7 +79,7 @@ impl Reader for Held<'_> {
             };
             let coalesced = index.last().is_none_or(runs) || !index.iter().any(runs);
             self.accesses.borrow_mut().push(Access { parameter: *parameter, coalesced });
-            return dtype.is_real().then(|| self.half_of_pair(*parameter, shape, index)).flatten();
+            return dtype.is_real().then(|| self.half_of_pair(*parameter, *dtype, shape, index)).flatten();
         }
         self.entries.iter().find(|(held, at, _)| *held == value && at == index).map(|(_, _, text)| text.clone())
     }
@@ -93,7 +96,7 @@ impl Pattern<'_> {
         // Entries of a row come in pairs, bins do not. A wide load stands before every condition: only padding reads
         // a parameter under a condition at the very index that runs along the row.
         let padded = self.body.nodes().any(|node| matches!(self.body.node(node).op, Op::Pad { .. }));
-        let paired = (along == ENTRIES && extent % 2 == 0 && !padded).then_some(extent);
+        let paired = (along == ENTRIES && !padded).then_some(extent);
         let (accesses, pairs) = (RefCell::default(), RefCell::default());
         let held = Held { body: self.body, entries, along, paired, accesses, pairs };
         let mut emitter = Emitter::new(self.body, &held, indent, "e");
@@ -168,9 +171,12 @@ impl Pattern<'_> {
         let [first, second] = [Index::variable(names[0], extent), Index::variable(names[1], extent)];
         let coalesced = places[0].last().is_none_or(|last| extent == 1 || last.to_string().contains(names[0]));
         let together = names == ENTRIES
-            && extent % 2 == 0
-            && matches!(ty.dtype, DType::F32 | DType::F16)
-            && ty.shape.last().is_some_and(|row| row % 2 == 0)
+            && match ty.dtype {
+                DType::F32 => extent % 2 == 0 && ty.shape.last().is_some_and(|row| row % 2 == 0),
+                // The last pair of an odd extent ends in padding.
+                DType::F16 => extent > 1,
+                _ => false,
+            }
             && places[0].split_last().map(|(last, outer)| (last == &first, outer))
                 == places[1].split_last().map(|(last, outer)| (last == &second, outer))
             && places[0].last() == Some(&first);
@@ -182,7 +188,7 @@ impl Pattern<'_> {
                 emitter.stored_element(output, &places[which])
             }
         })?;
-        let address = |place: &[Index]| Index::flatten(&ty.shape, place);
+        let address = |place: &[Index]| storage::address(ty.dtype, &ty.shape, place);
         code.elements = if together {
             vec![format!("store_pair(o0 + {}, {}, {});", address(&places[0]), code.elements[0], code.elements[1])]
         } else {

@@ -22,7 +22,10 @@ pub struct Epilogue {
     /// What is loaded and computed.
     pub group: Group,
     store: String,
-    period: usize,
+    /// Statements that define the variables of indices.
+    setup: String,
+    /// What leaves out rows that do not exist.
+    skip: String,
 }
 
 impl Epilogue {
@@ -34,7 +37,7 @@ impl Epilogue {
         index.push(Index::variable("column", product.columns));
         let position = position_in_output(body, product.value, &index, product.output)?;
         let along_rows = product.period() > 1 && position.last() == Some(&t);
-        let extent = if along_rows { product.period() } else { product.columns };
+        let extent = if along_rows { product.pitch } else { product.columns };
         let mut refusal = None;
         for width in [4, 2, 1].into_iter().filter(|width| extent.is_multiple_of(*width)) {
             match Epilogue::with_width(body, product, along_rows, width) {
@@ -55,9 +58,11 @@ impl Epilogue {
             Index::variable("column_group", product.columns / width).times(width as u64)
         };
         let reader = ProductReader { product, along_rows, lane: lane.clone(), width, back: Cell::new(0) };
+        let ragged = product.ragged().filter(|_| along_rows);
         let lanes = Lanes {
             body,
             lane,
+            ragged: ragged.is_some(),
             width,
             reader: &reader,
             roots: vec![product.output],
@@ -77,20 +82,22 @@ impl Epilogue {
             .map_err(|refusal| explain(body, product.value, refusal))?;
         // Only groups of columns keep the order of the product in memory.
         let row = if along_rows { 1 } else { product.columns };
-        let store = store(&body.ty(product.output).shape, &positions, &all, &flat, row, 2);
+        let store = store(body.ty(product.output), &positions, &all, &flat, row, ragged, 2);
         // Groups of rows begin at multiples of their width.
         let halo = (reader.back.get() as usize).next_multiple_of(if along_rows { width } else { 1 });
-        Ok(Epilogue { along_rows, width, halo, group, store, period: product.period() })
+        let (setup, skip) = if along_rows {
+            (product.group_setup(), String::new())
+        } else {
+            let setup = format!("{}const uint32 column_group = column / width;", product.row_setup());
+            (setup, product.skip_padding())
+        };
+        Ok(Epilogue { along_rows, width, halo, group, store, setup, skip })
     }
 
     /// The struct, with these members.
     pub fn emit(&self, members: &str, halo: usize) -> String {
         let width = self.width;
-        let setup = if self.along_rows {
-            format!("const uint32 outer = row / {0}u, t_group = row % {0}u / width;", self.period)
-        } else {
-            "const uint32 column_group = column / width;".to_owned()
-        };
+        let Epilogue { setup, skip, .. } = self;
         let raw = self.group.words.max(1);
         let before = if self.along_rows { halo } else { 0 };
         let mut text = String::new();
@@ -103,7 +110,7 @@ impl Epilogue {
              {setup}\n{}    }}\n    \
              __device__ __forceinline__ void finish(const uint32 (&raw)[{raw}], uint32 row, uint32 column, \
              const float (&u)[before + width], const float* tile) const {{\n        \
-             {setup}\n        float y[width];\n{}{}    }}\n}};\n\n",
+             {skip}{setup}\n        float y[width];\n{}{}    }}\n}};\n\n",
             self.group.words,
             self.along_rows,
             self.group.fetch(2),

@@ -201,7 +201,7 @@ impl Layout {
         Layout {
             steps,
             halo,
-            row_tiles: product.rows.div_ceil(schedule.rows - halo),
+            row_tiles: product.walked_rows().div_ceil(schedule.rows - halo),
             column_groups: product.columns.div_ceil(schedule.columns * schedule.column_tiles),
             shared_bytes,
             a_pitch,
@@ -252,7 +252,7 @@ impl Layout {
             _ => 2,
         };
         let numbers = [
-            ("rows", product.rows),
+            ("rows", product.walked_rows()),
             ("inner", product.inner),
             ("columns", product.columns),
             ("tile_rows", schedule.rows),

@@ -21,7 +21,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use hyenac_ir::Region;
+use hyenac_ir::{Graph, Region};
 
 use crate::device::Device;
 use crate::error::LowerError;
@@ -45,6 +45,15 @@ const CANDIDATES_PER_TILE: usize = 2;
 /// The family. See the module's documentation.
 pub struct Gemm;
 
+/// The left operand and the epilogue of a product, which walks over padded runs of rows where that serves them.
+pub fn around(body: &Graph, product: &mut Product) -> Result<(Operand, Epilogue), Refusal> {
+    let (left, epilogue) = (Operand::left(body, product)?, Epilogue::of(body, product)?);
+    if product.pad_rows(body, epilogue.along_rows)? {
+        return Ok((Operand::left(body, product)?, Epilogue::of(body, product)?));
+    }
+    Ok((left, epilogue))
+}
+
 /// A region taken apart.
 struct Parts {
     product: Product,
@@ -57,10 +66,9 @@ struct Parts {
 impl Parts {
     fn of(region: &Region) -> Result<Parts, Refusal> {
         let body = region.body();
-        let product = Product::of(region)?;
-        let left = Operand::left(body, &product)?;
+        let mut product = Product::of(region)?;
+        let (left, epilogue) = around(body, &mut product)?;
         let right = Operand::right(body, &product)?;
-        let epilogue = Epilogue::of(body, &product)?;
         let output_bytes = body.ty(product.output).dtype.bytes();
         Ok(Parts { product, left, right, epilogue, output_bytes })
     }

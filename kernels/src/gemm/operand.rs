@@ -11,6 +11,9 @@ use crate::layer_norm::Norm;
 use crate::scalar::{Memory, literal};
 use crate::vector::{Group, Lanes};
 
+/// Defines the variable of a group along the inner dimension.
+const K_GROUP: &str = "const uint32 k_group = k / width;";
+
 /// The code of one operand.
 pub struct Operand {
     /// Whether groups run along the inner dimension; otherwise along rows.
@@ -55,11 +58,12 @@ fn groups(
     body: &Graph,
     root: Value,
     width: usize,
+    ragged: bool,
     lane: impl Fn(usize) -> Index,
     index: impl Fn(Index) -> Vec<Index>,
 ) -> Result<Group, Refusal> {
-    let lanes =
-        Lanes { body, lane: lane(width), width, reader: &Memory, roots: vec![root], provided: Vec::new(), indent: 2 };
+    let (roots, provided) = (vec![root], Vec::new());
+    let lanes = Lanes { body, lane: lane(width), ragged, width, reader: &Memory, roots, provided, indent: 2 };
     lanes.emit(|emitter, lane| emitter.element(root, &index(lanes.index(lane))))
 }
 
@@ -80,6 +84,7 @@ impl Operand {
                 body,
                 root,
                 width,
+                false,
                 |width| Norm::lane(product.inner, width),
                 |k| {
                     let mut index = product.flat_leading();
@@ -87,13 +92,15 @@ impl Operand {
                     index
                 },
             )?;
-            return Ok(Operand::new(product, true, width, round, group));
+            let setup = format!("{}{K_GROUP}", product.row_setup());
+            return Ok(Operand::new(product, true, width, round, group, setup));
         }
-        let width = widest_group(product.period(), affinity.widest);
+        let width = widest_group(product.pitch, affinity.widest);
         let group = groups(
             body,
             root,
             width,
+            product.ragged().is_some(),
             |width| product.row_lane(width),
             |t| {
                 let mut index = product.lane_leading(t);
@@ -101,7 +108,7 @@ impl Operand {
                 index
             },
         )?;
-        Ok(Operand::new(product, false, width, round, group))
+        Ok(Operand::new(product, false, width, round, group, product.group_setup()))
     }
 
     /// The right operand, whose rows are the product's columns.
@@ -111,11 +118,11 @@ impl Operand {
         let affinity =
             affinity(body, &k, &k, &Memory, |emitter| emitter.element(root, &[n.clone(), k.clone()]).map(|_| ()))?;
         let width = widest_group(product.inner, affinity.widest);
-        let group = groups(body, root, width, |width| Norm::lane(product.inner, width), |k| vec![n.clone(), k])?;
-        Ok(Operand::new(product, true, width, round, group))
+        let group = groups(body, root, width, false, |width| Norm::lane(product.inner, width), |k| vec![n.clone(), k])?;
+        Ok(Operand::new(product, true, width, round, group, K_GROUP.to_owned()))
     }
 
-    fn new(product: &Product, along_inner: bool, width: usize, round: bool, group: Group) -> Operand {
+    fn new(product: &Product, along_inner: bool, width: usize, round: bool, group: Group, setup: String) -> Operand {
         let stored = match product.precision {
             DType::F16 => &[DType::F16][..],
             DType::Tf32 => &[DType::Tf32],
@@ -125,12 +132,6 @@ impl Operand {
         let wide = group.loads.iter().all(|load| load.bytes >= 4);
         let direct = !round && wide && stored.iter().any(|&dtype| group.is_copy_of(dtype));
         let plain = direct && group.loads.iter().all(|load| load.bytes == 16);
-        let setup = if along_inner {
-            "const uint32 k_group = k / width;".to_owned()
-        } else {
-            let period = product.period();
-            format!("const uint32 outer = row / {period}u, t_group = row % {period}u / width;")
-        };
         let loaded: usize = group.loads.iter().map(|load| load.bytes).sum();
         let source_bytes = if loaded > 0 { loaded as f64 / width as f64 } else { 4.0 };
         Operand { along_inner, width, direct, plain, round, source_bytes, group, after: None, eps: 0.0, setup }
@@ -144,7 +145,8 @@ impl Operand {
             index.push(k);
             emitter.element(root, &index)
         })?;
-        let mut operand = Operand::new(product, true, width, round, before);
+        let setup = format!("{}{K_GROUP}", product.row_setup());
+        let mut operand = Operand::new(product, true, width, round, before, setup);
         operand.direct = false;
         operand.after = Some(after);
         operand.eps = norm.eps;
@@ -201,7 +203,11 @@ impl Operand {
             let (of_columns, of_rows) = after.fetch_by_row(2);
             let raw = after.words.max(1);
             let _ = writeln!(text, "    static constexpr int norm_words = {raw};");
-            function(&mut text, &format!("fetch_columns(uint32 (&raw)[{raw}], uint32 k)"), &of_columns);
+            let _ = write!(
+                text,
+                "    __device__ __forceinline__ void fetch_columns(uint32 (&raw)[{raw}], uint32 k) const {{\n        \
+                 {K_GROUP}\n{of_columns}    }}\n"
+            );
             let signature = format!(
                 "after(uint32 (&raw)[{raw}], uint32 row, uint32 k, const float (&x)[width], float mean, float scale, \
                  float (&value)[width])"

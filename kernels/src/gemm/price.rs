@@ -17,8 +17,8 @@ const LOAD_US: f64 = 0.7;
 const STEP_US: f64 = 0.08;
 /// The way of a tile through shared memory to the output.
 const END_US: f64 = 0.5;
-/// How much longer that is one element at a time, as behind a transpose to an odd length: on an H200 the head of a
-/// block at 8 x 997 took 70 us that way.
+/// How much longer that is one element at a time, as behind a transpose of f32 to an odd length: on an H200 the head of
+/// a block at 8 x 997 took 70 us that way.
 const NARROW: f64 = 16.0;
 /// Bytes per microsecond that shared memory of one multiprocessor reaches.
 const SHARED_RATE: f64 = 0.16e6;

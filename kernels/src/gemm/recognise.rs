@@ -4,11 +4,13 @@ use std::cell::RefCell;
 
 use hyenac_ir::{DType, Graph, Op, Region, Value};
 
+use super::operand::Operand;
 use crate::cost::{depends_on, heavy_nodes, operand_precision};
 use crate::family::Refusal;
 use crate::index::Index;
 use crate::layer_norm::Norm;
 use crate::scalar::{Emitter, Reader};
+use crate::storage;
 
 /// The longest row that is normalised on the way into shared memory: 32 elements a lane.
 pub const LONGEST_NORM: usize = 1024;
@@ -29,6 +31,10 @@ pub struct Product {
     pub leading: Vec<usize>,
     /// Number of rows.
     pub rows: usize,
+    /// Rows that a kernel walks over for each run of the innermost axis that numbers rows: its extent, or more where
+    /// groups of rows are to fill the padded rows of f16 values. Those beyond the extent are computed from the last row
+    /// or from padding, and stored into padding or not at all.
+    pub pitch: usize,
     /// Inner dimension K.
     pub inner: usize,
     /// Columns N.
@@ -98,6 +104,7 @@ impl Product {
             output,
             leading: leading.to_vec(),
             rows,
+            pitch: leading.last().copied().unwrap_or(1),
             inner,
             columns,
             precision: operand_precision(body.ty(x).dtype, body.ty(weight).dtype),
@@ -136,7 +143,59 @@ impl Product {
 
     /// The index along the innermost axis of rows for lane 0 of a group of rows.
     pub fn row_lane(&self, width: usize) -> Index {
-        Index::variable("t_group", self.period() / width).times(width as u64)
+        Index::variable("t_group", self.pitch / width).times(width as u64)
+    }
+
+    /// Walks over padded runs of rows where that lets f16 values be read or written along them in wide words; whether
+    /// it does.
+    ///
+    /// # Errors
+    /// When the left operand cannot be emitted.
+    pub fn pad_rows(&mut self, body: &Graph, stored_along_rows: bool) -> Result<bool, Refusal> {
+        let period = self.period();
+        let pitch = storage::pitch(DType::F16, period);
+        let walked = (self.rows / period).saturating_mul(pitch);
+        // Little may be computed in vain.
+        if pitch == period || 4 * (pitch - period) > period || walked > i32::MAX as usize {
+            return Ok(false);
+        }
+        self.pitch = pitch;
+        let left = Operand::left(body, self)?;
+        let loaded = !left.along_inner && left.group.loads.iter().any(|load| load.dtype == DType::F16);
+        let stored = stored_along_rows && body.ty(self.output).dtype == DType::F16;
+        if !loaded && !stored {
+            self.pitch = period;
+        }
+        Ok(loaded || stored)
+    }
+
+    /// Rows that a kernel walks over.
+    pub fn walked_rows(&self) -> usize {
+        self.rows / self.period() * self.pitch
+    }
+
+    /// The extent of the innermost axis that numbers rows, where a kernel walks beyond it.
+    pub fn ragged(&self) -> Option<usize> {
+        (self.pitch != self.period()).then_some(self.period())
+    }
+
+    /// The statement that defines the variables of a group of rows from the walked row `row`.
+    pub fn group_setup(&self) -> String {
+        format!("const uint32 outer = row / {0}u, t_group = row % {0}u / width;", self.pitch)
+    }
+
+    /// The statement that turns the walked row `row` into a flat one, that of the last row of its run beyond the run;
+    /// followed by a space, or nothing.
+    pub fn row_setup(&self) -> String {
+        let Some(period) = self.ragged() else { return String::new() };
+        let (pitch, last) = (self.pitch, period - 1);
+        format!("row = row / {pitch}u * {period}u + (row % {pitch}u < {period}u ? row % {pitch}u : {last}u); ")
+    }
+
+    /// The statement that leaves a function for a walked row that does not exist, followed by a space, or nothing.
+    pub fn skip_padding(&self) -> String {
+        let skip = |period| format!("if (row % {}u >= {period}u) return; ", self.pitch);
+        self.ragged().map_or(String::new(), skip)
     }
 }
 

@@ -151,20 +151,22 @@ fn channel_major_operands_are_read_along_the_sequence() {
     let left = |length| Parts::of(&out_proj(2, length, DType::F16, DType::F16)).unwrap().left;
     assert!(!left(1024).along_inner);
     assert!(left(1024).direct && left(1024).width == 8);
-    assert!(!left(131).along_inner);
-    assert_eq!(left(131).width, 1);
+    // Rows of f16 are padded, whatever their length; few rows would be mostly padding.
+    assert!(left(131).direct && left(131).width == 8);
+    assert!(!left(11).along_inner);
+    assert_eq!(left(11).width, 1);
 }
 
 #[test]
 fn a_short_convolution_overlaps_tiles_by_a_halo() {
-    for (length, halo) in [(1024, 4), (1026, 2), (131, 2)] {
+    for (length, halo) in [(1024, 4), (1026, 4), (131, 4), (10, 2)] {
         let parts = Parts::of(&in_proj(2, length, DType::F16, DType::F16)).unwrap();
         assert!(parts.epilogue.along_rows);
         assert_eq!(parts.halo(), halo, "{length}");
         for (schedule, layout, _) in parts.offers(&in_proj(2, length, DType::F16, DType::F16), &Device::h200()) {
             // Tiles without their halos cover every row.
-            assert!(layout.row_tiles * (schedule.rows - layout.halo) >= parts.product.rows);
-            assert!((layout.row_tiles - 1) * (schedule.rows - layout.halo) < parts.product.rows);
+            assert!(layout.row_tiles * (schedule.rows - layout.halo) >= parts.product.walked_rows());
+            assert!((layout.row_tiles - 1) * (schedule.rows - layout.halo) < parts.product.walked_rows());
         }
     }
     assert_eq!(Parts::of(&fc1(2, 64, DType::F16, DType::F16)).unwrap().halo(), 0);

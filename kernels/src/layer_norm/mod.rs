@@ -71,7 +71,7 @@ impl Recognised {
             element_before_store(emitter, body, output, next.next().map_or(&[][..], |position| position))
         })?;
         let flat: Vec<_> = lanes.iter().map(|lane| norm.row().times(norm.length as u64).plus(lane)).collect();
-        let store = store(&body.ty(output).shape, &positions, &lanes, &flat, norm.length, 2);
+        let store = store(body.ty(output), &positions, &lanes, &flat, norm.length, None, 2);
         Ok(Recognised { norm, width, before, after, store })
     }
 

@@ -66,6 +66,7 @@ impl Norm {
         let lanes = Lanes {
             body,
             lane: Norm::lane(self.length, width),
+            ragged: false,
             width,
             reader: &Memory,
             roots: vec![self.x],
@@ -92,6 +93,7 @@ impl Norm {
         let lanes = Lanes {
             body,
             lane,
+            ragged: false,
             width,
             reader: &reader,
             roots: vec![root, self.weight, self.bias],

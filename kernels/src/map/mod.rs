@@ -13,6 +13,7 @@ use crate::index::Index;
 use crate::plan::KernelSource;
 use crate::scalar::{Emitter, Memory, has_scalar_form};
 use crate::source::{all_pointers, kernel_name, parameter_list, translation_unit};
+use crate::storage;
 use crate::vector::{self, Lanes, element_before_store};
 
 /// The family's name.
@@ -152,11 +153,13 @@ fn part(number: usize, body: &Graph, parameters: &str) -> Result<(String, u32), 
     };
     let ty = body.ty(output);
     // Adjacent elements of a row together, so that memory is read and written in wide words.
-    let width = match ty.shape.last() {
-        Some(extent) if extent.is_multiple_of(WIDTH) && ty.dtype != DType::C64 => WIDTH,
-        _ => 1,
-    };
-    let groups = ty.elements() / width;
+    let extent = ty.shape.last().copied().unwrap_or(1);
+    let pitch = storage::pitch(ty.dtype, extent);
+    let width = if pitch.is_multiple_of(WIDTH) && ty.dtype != DType::C64 && ty.rank() > 0 { WIDTH } else { 1 };
+    let ragged = !extent.is_multiple_of(width);
+    // The groups of a row, of which the last may lie half in its padding.
+    let row = extent.div_ceil(width);
+    let groups = ty.elements() / extent * row;
     let blocks = (groups as u64).div_ceil(u64::from(THREADS)).min(MOST_BLOCKS) as u32;
     let item = Index::variable("i", groups);
     let statements = if width == 1 {
@@ -167,18 +170,29 @@ fn part(number: usize, body: &Graph, parameters: &str) -> Result<(String, u32), 
     } else {
         let mut shape = ty.shape.clone();
         if let Some(last) = shape.last_mut() {
-            *last /= width;
+            *last = row;
         }
         let index = item.unflatten(&shape);
         let lane = index.last().map_or_else(|| item.clone(), |last| last.times(width as u64));
         let lanes = Lanes {
             body,
             lane: lane.clone(),
+            ragged,
             width,
             reader: &Memory,
             roots: vec![output],
             provided: Vec::new(),
             indent: 2,
+        };
+        // Without padding between them, groups follow one another.
+        let address = if row * width == pitch {
+            item.times(width as u64)
+        } else {
+            let mut first = index.clone();
+            if let Some(last) = first.last_mut() {
+                *last = lane.clone();
+            }
+            storage::address(ty.dtype, &ty.shape, &first)
         };
         let group = lanes.emit(|emitter, number| {
             let mut index = index.clone();
@@ -196,12 +210,13 @@ fn part(number: usize, body: &Graph, parameters: &str) -> Result<(String, u32), 
             "{}        float y[{width}];\n{}        store_group(o0 + {}, y);\n",
             group.fetch(2),
             group.assign("y", 2),
-            item.times(width as u64)
+            address
         );
         text
     };
     // 32-bit indices as long as the stride past the end cannot wrap around.
-    let wide = ty.elements() as u64 + width as u64 * u64::from(blocks) * u64::from(THREADS) > u64::from(u32::MAX);
+    let wide = storage::elements(ty.dtype, &ty.shape) as u64 + width as u64 * u64::from(blocks) * u64::from(THREADS)
+        > u64::from(u32::MAX);
     let (index, suffix) = if wide { ("uint64", "ull") } else { ("uint32", "u") };
     let code = format!(
         "__device__ __forceinline__ void part{number}({parameters}, uint32 block) {{\n    \

@@ -12,6 +12,7 @@ use crate::family::Refusal;
 use crate::index::Index;
 use crate::scalar::{Emitter, Memory, element_type};
 use crate::source::{all_pointers, kernel_name, parameter_list};
+use crate::storage;
 
 /// Turns of a copying loop that are under way at a time.
 const UNROLLED: usize = 4;
@@ -25,15 +26,19 @@ struct Store {
 
 fn store(body: &Graph, chain: &Chain, schedule: &Schedule, columns: usize) -> Store {
     let output = body.ty(chain.output);
-    let flat = |row: &Index, n: &Index| Index::flatten(&output.shape, &chain.output_index(body, row, n));
+    let place =
+        |row: &Index, n: &Index| storage::address(output.dtype, &output.shape, &chain.output_index(body, row, n));
     let (row, n) = (Index::variable("row", chain.rows), Index::variable("n", columns));
     let one = Index::constant(1);
-    let along_positions = flat(&row.plus(&one), &n).distance_from(&flat(&row, &n)) == Some(1);
-    let along_columns = flat(&row, &n.plus(&one)).distance_from(&flat(&row, &n)) == Some(1);
+    let along_positions = place(&row.plus(&one), &n).distance_from(&place(&row, &n)) == Some(1);
+    let along_columns = place(&row, &n.plus(&one)).distance_from(&place(&row, &n)) == Some(1);
     let (extent, tile) = if along_positions { (chain.rows, schedule.positions) } else { (columns, schedule.columns) };
+    // What belongs to positions beyond the last, or columns, goes into the padding of the output's rows.
+    let whole_rows = chain.output_index(body, &row, &n).last() == Some(if along_positions { &row } else { &n });
+    let extent = if whole_rows { storage::pitch(output.dtype, extent) } else { extent };
     let address = |width: usize| {
         let piece = Index::variable("piece", extent / width).times(width as u64);
-        if along_positions { flat(&piece, &n) } else { flat(&row, &piece) }
+        if along_positions { place(&piece, &n) } else { place(&row, &piece) }
     };
     let mut width = if along_positions || along_columns { 16 / output.dtype.bytes() } else { 1 };
     while width > 1

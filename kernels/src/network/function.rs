@@ -9,6 +9,7 @@ use crate::chain::Chain;
 use crate::family::Refusal;
 use crate::index::Index;
 use crate::scalar::{Emitter, Reader, element_type};
+use crate::storage;
 use crate::vector::element_before_store;
 
 /// Gives the sums of a layer, and what depends on the column only: a lane holds that for its columns.
@@ -29,7 +30,7 @@ impl Reader for Sums {
         else {
             return None;
         };
-        let address = Index::flatten(shape, index);
+        let address = storage::address(*dtype, shape, index);
         if address.mentions("row") {
             return None;
         }

@@ -77,17 +77,19 @@ __device__ __forceinline__ void load_weights(uint32 (&w)[TILES][STEPS][8], const
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 const uint32 n = first + tile * 16 + half * 8 + lane / 4, k = step * 16 + lane % 4 * 4;
+                // Rows of f16 begin at multiples of 16 bytes.
+                constexpr uint32 PITCH = (INNER + 7) / 8 * 8;
                 uint32* to = w[tile][step] + half * 4;
                 if constexpr (INNER % 4 == 0) {
                     uint2 four = make_uint2(0u, 0u);
-                    if (n < COLUMNS && k < INNER) four = __ldg((const uint2*)(from + n * INNER + k));
+                    if (n < COLUMNS && k < INNER) four = __ldg((const uint2*)(from + n * PITCH + k));
                     to[0] = four.x; to[1] = four.y;
                 } else {
 #pragma unroll
                     for (int i = 0; i < 2; ++i) {
                         uint32 low = 0u, high = 0u;
-                        if (n < COLUMNS && k + 2 * i < INNER) low = __ldg(from + n * INNER + k + 2 * i);
-                        if (n < COLUMNS && k + 2 * i + 1 < INNER) high = __ldg(from + n * INNER + k + 2 * i + 1);
+                        if (n < COLUMNS && k + 2 * i < INNER) low = __ldg(from + n * PITCH + k + 2 * i);
+                        if (n < COLUMNS && k + 2 * i + 1 < INNER) high = __ldg(from + n * PITCH + k + 2 * i + 1);
                         to[i] = low | high << 16;
                     }
                 }

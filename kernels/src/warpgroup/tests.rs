@@ -90,6 +90,10 @@ fn the_whole_tail_of_a_block_is_one_kernel() {
 fn the_head_of_a_block_streams_its_weight_past_normalised_rows() {
     let lowered = lower_all(&Panel, &block_head(2, 1024, 256, 768));
     snapshot("panel_head", &emitted(&lowered[0]));
+    // Rows of f16 are padded, and so are the rows that a kernel walks over.
+    let odd = lower_all(&Panel, &block_head(2, 997, 256, 768));
+    assert_eq!(odd[0].kernels[0].grid, lower_all(&Panel, &block_head(2, 1000, 256, 768))[0].kernels[0].grid);
+    snapshot("panel_head_odd_length", &emitted(&odd[0]));
 }
 
 #[test]
@@ -117,6 +121,7 @@ fn dump() {
         ("tail_4106", lower_all(&TailFamily, &block_tail(2, 2053, 256, 1024))),
         ("tail_8192", lower_all(&TailFamily, &block_tail(2, 4096, 256, 1024))),
         ("panel_8192", lower_all(&Panel, &block_head(2, 4096, 256, 768))),
+        ("panel_1994", lower_all(&Panel, &block_head(2, 997, 256, 768))),
         ("panel_256", lower_all(&Panel, &block_head(1, 256, 256, 768))),
     ] {
         for (index, lowered) in lowered.iter().enumerate() {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #define __device__
+#define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __restrict__
@@ -80,8 +81,19 @@ inline float __fdividef(float a, float b) { return a / b; }
 inline float __frsqrt_rn(float x) { return (float)(1.0 / std::sqrt((double)x)); }
 inline float cospif(float x) { return (float)std::cos(M_PI * (double)x); }
 inline float sinpif(float x) { return (float)std::sin(M_PI * (double)x); }
+inline void sincospif(float x, float* s, float* c) { *s = sinpif(x), *c = cospif(x); }
+inline uint32 min(uint32 a, uint32 b) { return a < b ? a : b; }
+inline uint32 atomicAdd(uint32* p, uint32 x) { return (*p += x) - x; }
+inline void __syncwarp() { wait(Waits::warp); }
 template <class T>
 inline T __ldg(const T* p) { return *p; }
+inline uint32 __shfl_sync(uint32, uint32 x, int source) {
+    warp().value[lane()][0] = x;
+    wait(Waits::warp);
+    const uint32 other = warp().value[source][0];
+    wait(Waits::warp);
+    return other;
+}
 inline float __shfl_xor_sync(uint32, float x, int distance) {
     warp().value[lane()][0] = bits<uint32>(x);
     wait(Waits::warp);
@@ -174,6 +186,9 @@ inline void multiply_fragments(float (&c)[4], const uint32 (&a)[4], const uint32
 }
 inline void multiply_f16(float (&c)[4], const uint32 (&a)[4], const uint32 (&b)[2]) {
     multiply_fragments<8, 2>(c, a, b, [](uint32 word, int k) { return from_half((half_bits)(word >> 16 * k)); });
+}
+inline void multiply_accumulate(float (&d)[4], const uint32 (&a)[4], uint32 b0, uint32 b1) {
+    multiply_f16(d, a, {b0, b1});
 }
 inline void multiply_tf32(float (&c)[4], const uint32 (&a)[4], const uint32 (&b)[2]) {
     multiply_fragments<4, 1>(c, a, b, [](uint32 word, int) { return bits<float>(word & 0xffffe000u); });

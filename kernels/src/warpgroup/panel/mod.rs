@@ -14,7 +14,7 @@ use crate::cost::{memory_us, scalar_work, traffic_bytes};
 use crate::device::Device;
 use crate::error::LowerError;
 use crate::family::{Candidate, Family, Kernel, Lowered, Refusal};
-use crate::gemm::{Epilogue, MATRIX_CODE, Operand, Product};
+use crate::gemm::{Epilogue, MATRIX_CODE, Operand, Product, around};
 use crate::plan::KernelSource;
 use crate::source::{all_pointers, exclusive_parameters, kernel_name, parameter_list, translation_unit};
 use crate::vector;
@@ -55,7 +55,7 @@ impl Parts {
             return refuse(format!("warpgroup products need sm_90a, not {}", device.arch));
         }
         let body = region.body();
-        let product = Product::of(region)?;
+        let mut product = Product::of(region)?;
         if product.precision != DType::F16 {
             return refuse("its operands are not f16".to_owned());
         }
@@ -65,10 +65,9 @@ impl Parts {
         let Some(weight) = row_panels(body, product.weight) else {
             return refuse("its weight is not stored in panels of 64 rows".to_owned());
         };
-        let mut left = Operand::left(body, &product)?;
+        let (mut left, epilogue) = around(body, &mut product)?;
         // Core matrices are no copy of any stored order of rows.
         left.direct = false;
-        let epilogue = Epilogue::of(body, &product)?;
         if epilogue.halo > 0 {
             return refuse("a short convolution behind the product reads rows of another tile".to_owned());
         }
@@ -80,7 +79,7 @@ impl Parts {
     }
 
     fn row_tiles(&self) -> usize {
-        self.product.rows.div_ceil(PANEL)
+        self.product.walked_rows().div_ceil(PANEL)
     }
 
     fn tile_pitch(&self) -> usize {
@@ -195,7 +194,7 @@ fn kernel(region: &Region, parts: &Parts, schedule: &Schedule) -> Kernel {
     let groups = parts.all_panels().div_ceil(schedule.panels);
     let mut config = String::from("struct config {\n");
     for (name, value) in [
-        ("rows", parts.product.rows),
+        ("rows", parts.product.walked_rows()),
         ("inner", parts.product.inner),
         ("all_panels", parts.all_panels()),
         ("panels", schedule.panels),

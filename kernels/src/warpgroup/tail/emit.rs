@@ -43,7 +43,7 @@ fn group(
 ) -> Result<Group, Refusal> {
     let reader = Held { values: held, lane: lane.clone(), width };
     let provided = held.iter().map(|(value, _)| value.node).collect();
-    let lanes = Lanes { body, lane, width, reader: &reader, roots: vec![root], provided, indent: 2 };
+    let lanes = Lanes { body, lane, ragged: false, width, reader: &reader, roots: vec![root], provided, indent: 2 };
     lanes.emit(|emitter, lane| element(emitter, lanes.index(lane)))
 }
 
@@ -59,6 +59,8 @@ impl Tail {
         let width = self.projection.columns;
         let lane = column_lane(width, WIDTH);
         let setup = "        const uint32 column_group = column;\n";
+        // Functions of a row get the one that is walked over.
+        let row = statement(&self.projection.row_setup());
         let mut text = String::new();
 
         let residual =
@@ -69,7 +71,7 @@ impl Tail {
             group(body, self.residual, &[(self.projection.value, "u")], column_lane(width, 4), 4, |emitter, k| {
                 emitter.element(self.residual, &self.row_index(k))
             })?;
-        text.push_str(&residual_struct(&residual, &quad, members, setup));
+        text.push_str(&residual_struct(&residual, &quad, members, &row));
 
         let root = uncast(body, self.normal);
         let normal = self.norm.after(body, root, WIDTH, |emitter, k| emitter.element(root, &self.row_index(k)))?;
@@ -80,7 +82,7 @@ impl Tail {
             "struct normal {{\n    {members};\n    static constexpr float eps = {};\n    static constexpr int words = {};\n    \
              __device__ __forceinline__ void fetch_columns(uint32 (&raw)[{2}], uint32 k) const {{\n{setup_norm}{of_columns}    }}\n    \
              __device__ __forceinline__ void after(uint32 (&raw)[{2}], uint32 row, uint32 k, const float (&x)[1], float mean, float scale, float (&value)[1]) const {{\n\
-             {setup_norm}{of_rows}{3}    }}\n}};\n\n",
+             {row}{setup_norm}{of_rows}{3}    }}\n}};\n\n",
             literal(self.norm.eps),
             normal.words,
             normal.words.max(1),
@@ -131,18 +133,19 @@ impl Tail {
             let reader = Held { values: &held, lane: lane.clone(), width: WIDTH };
             let provided = held.iter().map(|(value, _)| value.node).collect();
             let roots = vec![self.output];
-            let lanes = Lanes { body, lane, width: WIDTH, reader: &reader, roots, provided, indent: 2 };
+            let lanes = Lanes { body, lane, ragged: false, width: WIDTH, reader: &reader, roots, provided, indent: 2 };
             lanes.emit(|emitter, lane| element_before_store(emitter, body, self.output, &positions[lane]))?
         };
-        let store = store(&body.ty(self.output).shape, &positions, &columns, &flat, self.projection.columns, 2);
+        let store = store(body.ty(self.output), &positions, &columns, &flat, self.projection.columns, None, 2);
         let (of_columns, of_rows) = group.fetch_by_row(2);
+        let (row, skip) = (statement(&self.projection.row_setup()), statement(&self.projection.skip_padding()));
         let mut text = String::new();
         let _ = write!(
             text,
             "struct epilogue {{\n    {members};\n    static constexpr int words = {0};\n    \
              __device__ __forceinline__ void fetch_columns(uint32 (&raw)[{1}], uint32 column) const {{\n{setup}{of_columns}    }}\n    \
-             __device__ __forceinline__ void fetch(uint32 (&raw)[{1}], uint32 row, uint32 column) const {{\n{setup}{of_rows}    }}\n    \
-             __device__ __forceinline__ void finish(const uint32 (&raw)[{1}], uint32 row, uint32 column, const float (&u)[1]) const {{\n{setup}        float y[1];\n{2}{store}    }}\n}};\n\n",
+             __device__ __forceinline__ void fetch(uint32 (&raw)[{1}], uint32 row, uint32 column) const {{\n{row}{setup}{of_rows}    }}\n    \
+             __device__ __forceinline__ void finish(const uint32 (&raw)[{1}], uint32 row, uint32 column, const float (&u)[1]) const {{\n{skip}{row}{setup}        float y[1];\n{2}{store}    }}\n}};\n\n",
             group.words,
             group.words.max(1),
             group.assign("y", 2)
@@ -153,7 +156,8 @@ impl Tail {
 
 /// The struct `residual`. Where every load that depends on the row has a counterpart of four adjacent channels, whole
 /// sectors are loaded (`quads`) and `place` puts a channel's words where the code for one channel expects them.
-fn residual_struct(residual: &Group, quad: &Group, members: &str, setup: &str) -> String {
+fn residual_struct(residual: &Group, quad: &Group, members: &str, row: &str) -> String {
+    let setup = "        const uint32 column_group = column;\n";
     let of_row =
         |group: &Group| group.loads.iter().filter(|load| load.address.mentions("row")).cloned().collect::<Vec<_>>();
     let (single, wide) = (of_row(residual), of_row(quad));
@@ -175,21 +179,26 @@ fn residual_struct(residual: &Group, quad: &Group, members: &str, setup: &str) -
         "struct residual {{\n    {members};\n    static constexpr int words = {words}, row_words = {row_words};\n    \
          static constexpr bool quads = {quads};\n    \
          __device__ __forceinline__ void fetch_columns(uint32 (&raw)[{0}], uint32 column) const {{\n{setup}{of_columns}    }}\n    \
-         __device__ __forceinline__ void fetch(uint32 (&raw)[{0}], uint32 row, uint32 column) const {{\n{setup}{of_rows}    }}\n    \
-         __device__ __forceinline__ void values(const uint32 (&raw)[{0}], uint32 row, uint32 column, const float (&u)[1], float (&value)[1]) const {{\n{setup}{1}    }}\n",
+         __device__ __forceinline__ void fetch(uint32 (&raw)[{0}], uint32 row, uint32 column) const {{\n{row}{setup}{of_rows}    }}\n    \
+         __device__ __forceinline__ void values(const uint32 (&raw)[{0}], uint32 row, uint32 column, const float (&u)[1], float (&value)[1]) const {{\n{row}{setup}{1}    }}\n",
         words.max(1),
         residual.assign("value", 2)
     );
     if quads {
         let _ = write!(
             text,
-            "    __device__ __forceinline__ void fetch_quad(uint32 (&raw)[{0}], uint32 row, uint32 column) const {{\n        \
+            "    __device__ __forceinline__ void fetch_quad(uint32 (&raw)[{0}], uint32 row, uint32 column) const {{\n{row}        \
              const uint32 column_group = column / 4u;\n{fetch}    }}\n    \
              __device__ __forceinline__ void place(uint32 (&raw)[{words}], const uint32 (&own)[{row_words}]) const {{\n{place}    }}\n",
             4 * row_words
         );
     }
     text + "};\n\n"
+}
+
+/// A line of a function's body, or nothing.
+fn statement(text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!("        {}\n", text.trim_end()) }
 }
 
 /// The value below a final cast, which stores into operand tiles repeat.

@@ -158,7 +158,7 @@ impl Family for TailFamily {
 fn time_us(tail: &Tail, schedule: &Schedule) -> f64 {
     let (tokens, split) = (schedule.tokens as f64, schedule.split as f64);
     let at_once = SPLITS.iter().find(|(split, _)| *split == schedule.split).map_or(120.0, |(_, blocks)| blocks / split);
-    let clusters = (tail.projection.rows as f64 / tokens).ceil();
+    let clusters = (tail.projection.walked_rows() as f64 / tokens).ceil();
     let rounds = (clusters / at_once.floor()).ceil();
     let width = tail.projection.columns as f64;
     let weights = width * (width + 2.0 * tail.hidden_width as f64) / split;
@@ -175,7 +175,7 @@ fn kernel(region: &Region, tail: &Tail, schedule: &Schedule) -> Result<Kernel, R
     left.direct = false;
     let mut config = String::from("struct config {\n");
     for (name, value) in [
-        ("rows", tail.projection.rows),
+        ("rows", tail.projection.walked_rows()),
         ("width", tail.projection.columns),
         ("tokens", schedule.tokens),
         ("split", schedule.split),
@@ -218,7 +218,7 @@ fn kernel(region: &Region, tail: &Tail, schedule: &Schedule) -> Result<Kernel, R
         &tail.structs(body, &members)?,
         &entry,
     ]);
-    let blocks = tail.projection.rows.div_ceil(tokens) * schedule.split;
+    let blocks = tail.projection.walked_rows().div_ceil(tokens) * schedule.split;
     // Clusters that are placed while other blocks still run leave gaps: where most multiprocessors are needed, some of
     // them would have to wait for a second round.
     let begins_early = blocks <= MOST_EARLY_BLOCKS;

@@ -128,9 +128,11 @@ fn product(body: &Graph, node: NodeIndex, output: Value) -> Result<Product, Refu
     if precision != DType::F16 || rows > i32::MAX as usize {
         return refuse("linear", "a tail has f16 operands and at most 2^31 - 1 rows", false);
     }
-    let leading = leading.to_vec();
+    let (leading, pitch) = (leading.to_vec(), leading.last().copied().unwrap_or(1));
     let value = Value::of(node);
-    Ok(Product { value, x, weight, output, leading, rows, inner, columns, precision, norm: None })
+    let mut product = Product { value, x, weight, output, leading, rows, pitch, inner, columns, precision, norm: None };
+    product.pad_rows(body, false)?;
+    Ok(product)
 }
 
 /// Between two stages every element is made of the same element of the stage before.

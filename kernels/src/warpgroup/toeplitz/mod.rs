@@ -142,7 +142,7 @@ impl Family for ToeplitzFamily {
 fn kernel(region: &Region, shape: &Shape, schedule: &Schedule) -> Result<Kernel, Refusal> {
     let body = region.body();
     let Convolution { batches, channels, length, .. } = shape.convolution;
-    let width = if length.is_multiple_of(8) { 8 } else { 1 };
+    let width = shape.convolution.width;
     let step = schedule.step;
     let widest = shape.columns.next_multiple_of(step);
     let widths: Vec<usize> = (1..=widest / step).map(|count| count * step).collect();
