@@ -155,7 +155,7 @@ impl Family for Panel {
             let panel_us = (PANEL * product.inner * 2) as f64 / (1.15 * device.l2_bandwidth_per_multiprocessor);
             let tile_us =
                 (if parts.epilogue.width > 1 { PANEL_US } else { NARROW_PANEL_US }) * product.inner as f64 / 256.0;
-            let start_us = 1.8 + if parts.left.is_normalised() { 0.6 } else { 0.0 };
+            let start_us = 1.1 + if parts.left.is_normalised() { 0.6 } else { 0.0 };
             let block_us = start_us + schedule.panels as f64 * panel_us.max(tile_us) + 0.5;
             let rounds = (blocks / (multiprocessors * together as f64)).ceil();
             let crowd = (blocks / multiprocessors / rounds).clamp(1.0, together as f64);

@@ -12,6 +12,8 @@ use crate::vector::{Group, Lanes, element_before_store, position_in_output, stor
 
 /// Elements of a group: accumulators of a channel belong to different rows.
 const WIDTH: usize = 1;
+/// Adjacent channels that are loaded and stored together.
+const QUAD: usize = 4;
 
 /// Gives lanes of values that the skeleton holds, each under the name of an array.
 struct Held<'a> {
@@ -67,10 +69,14 @@ impl Tail {
             group(body, self.residual, &[(self.projection.value, "u")], lane.clone(), WIDTH, |emitter, k| {
                 emitter.element(self.residual, &self.row_index(k))
             })?;
-        let quad =
-            group(body, self.residual, &[(self.projection.value, "u")], column_lane(width, 4), 4, |emitter, k| {
-                emitter.element(self.residual, &self.row_index(k))
-            })?;
+        let quad = group(
+            body,
+            self.residual,
+            &[(self.projection.value, "u")],
+            column_lane(width, QUAD),
+            QUAD,
+            |emitter, k| emitter.element(self.residual, &self.row_index(k)),
+        )?;
         text.push_str(&residual_struct(&residual, &quad, members, &row));
 
         let root = uncast(body, self.normal);
@@ -115,14 +121,16 @@ impl Tail {
             hidden.assign("value", 2)
         );
 
-        text.push_str(&self.epilogue(body, members, lane, setup)?);
+        text.push_str(&self.epilogue(body, members)?);
         Ok(text)
     }
 
-    fn epilogue(&self, body: &Graph, members: &str, lane: Index, setup: &str) -> Result<String, Refusal> {
+    fn epilogue(&self, body: &Graph, members: &str) -> Result<String, Refusal> {
+        let lane = column_lane(self.projection.columns, QUAD);
+        let setup = "        const uint32 column_group = column / 4u;\n";
         // The tile holds the sum of the residual and the last product.
         let held = [(self.down, "u"), (self.residual, "")];
-        let columns: Vec<Index> = (0..WIDTH).map(|i| lane.plus(&Index::constant(i as u64))).collect();
+        let columns: Vec<Index> = (0..QUAD).map(|i| lane.plus(&Index::constant(i as u64))).collect();
         let (mut positions, mut flat) = (Vec::new(), Vec::new());
         for column in &columns {
             let index = self.row_index(column.clone());
@@ -130,10 +138,10 @@ impl Tail {
             flat.push(Index::flatten(&body.ty(self.down).shape, &index));
         }
         let group = {
-            let reader = Held { values: &held, lane: lane.clone(), width: WIDTH };
+            let reader = Held { values: &held, lane: lane.clone(), width: QUAD };
             let provided = held.iter().map(|(value, _)| value.node).collect();
             let roots = vec![self.output];
-            let lanes = Lanes { body, lane, ragged: false, width: WIDTH, reader: &reader, roots, provided, indent: 2 };
+            let lanes = Lanes { body, lane, ragged: false, width: QUAD, reader: &reader, roots, provided, indent: 2 };
             lanes.emit(|emitter, lane| element_before_store(emitter, body, self.output, &positions[lane]))?
         };
         let store = store(body.ty(self.output), &positions, &columns, &flat, self.projection.columns, None, 2);
@@ -145,7 +153,7 @@ impl Tail {
             "struct epilogue {{\n    {members};\n    static constexpr int words = {0};\n    \
              __device__ __forceinline__ void fetch_columns(uint32 (&raw)[{1}], uint32 column) const {{\n{setup}{of_columns}    }}\n    \
              __device__ __forceinline__ void fetch(uint32 (&raw)[{1}], uint32 row, uint32 column) const {{\n{row}{setup}{of_rows}    }}\n    \
-             __device__ __forceinline__ void finish(const uint32 (&raw)[{1}], uint32 row, uint32 column, const float (&u)[1]) const {{\n{skip}{row}{setup}        float y[1];\n{2}{store}    }}\n}};\n\n",
+             __device__ __forceinline__ void finish(const uint32 (&raw)[{1}], uint32 row, uint32 column, const float (&u)[4]) const {{\n{skip}{row}{setup}        float y[4];\n{2}{store}    }}\n}};\n\n",
             group.words,
             group.words.max(1),
             group.assign("y", 2)

@@ -427,6 +427,8 @@ __device__ __forceinline__ void run_tail(const A& a, const half_bits* projection
 #pragma unroll
     for (int t = 0; t < SLOTS; ++t) accumulate(ROUNDS - 1, t, FIRST_UP + 2 * K_PIECES + (ROUNDS - 1) * PER_ROUND + group);
     products_wait<0>();
+    // Neither warpgroup reads weights any more.
+    group_barrier(1, 256);
     if constexpr (SPLIT > 1) {
         barrier_wait(ready, 0);
 #pragma unroll
@@ -441,30 +443,42 @@ __device__ __forceinline__ void run_tail(const A& a, const half_bits* projection
         }
     }
     if (!owner) return;
-    uint32 end_words[2][E::words + (E::words == 0)];
-    e.fetch_columns(end_words[0], channels[0]);
-    e.fetch_columns(end_words[1], channels[1]);
+    // Four channels of a token lie in one thread for the result: they change places as the residual did, where the
+    // weights have been.
+    constexpr int PITCH = 20, PATCHES = GROUPS < 8 ? GROUPS : 8;
+    float* patch = (float*)stages + warp * (PATCHES * 8 * PITCH);
+    const uint32 first_channel = own * 64 + warp % 4 * 16 + pair * 2;
+    uint32 end_words[E::words + (E::words == 0)];
+    e.fetch_columns(end_words, first_channel);
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) u[i] = SLOTS == 1 || own_slot == 0 ? d[0][i] : d[SLOTS - 1][i];
     if constexpr (SPLIT > 1) barrier_wait(pushed, 0);
     const unsigned char* received = shared + (own % OWN) * (GROUPS * 2048) + threadIdx.x % 128 * 16;
 #pragma unroll
-    for (int j = 0; j < GROUPS; ++j) {
+    for (int begin = 0; begin < GROUPS; begin += PATCHES) {
+        __syncwarp();
 #pragma unroll
-        for (int source = 0; source < SPLIT - 1; ++source) {
-            const float4 part = *(const float4*)(received + (source * OWN * GROUPS + j) * 2048);
-            u[4 * j] += part.x; u[4 * j + 1] += part.y; u[4 * j + 2] += part.z; u[4 * j + 3] += part.w;
+        for (int j = begin; j < begin + PATCHES && j < GROUPS; ++j) {
+#pragma unroll
+            for (int source = 0; source < SPLIT - 1; ++source) {
+                const float4 part = *(const float4*)(received + (source * OWN * GROUPS + j) * 2048);
+                u[4 * j] += part.x; u[4 * j + 1] += part.y; u[4 * j + 2] += part.z; u[4 * j + 3] += part.w;
+            }
+#pragma unroll
+            for (int i = 0; i < 4; ++i) patch[((j - begin) * 8 + pair + i % 2) * PITCH + lane / 4 + i / 2 * 8] = u[4 * j + i];
         }
+        __syncwarp();
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const uint32 row = row0 + j * 8 + pair + i % 2;
-            const float in[1] = {u[4 * j + i]};
+        for (int j = begin; j < begin + PATCHES && j < GROUPS; ++j) {
+            const uint32 row = row0 + j * 8 + lane / 4;
+            const float4 sum = *(const float4*)(patch + ((j - begin) * 8 + lane / 4) * PITCH + pair * 2);
+            const float in[4] = {sum.x, sum.y, sum.z, sum.w};
             if (row >= C::rows) continue;
             uint32 raw[E::words + (E::words == 0)];
 #pragma unroll
-            for (int w = 0; w < E::words; ++w) raw[w] = end_words[i / 2][w];
-            e.fetch(raw, row, channels[i / 2]);
-            e.finish(raw, row, channels[i / 2], in);
+            for (int w = 0; w < E::words; ++w) raw[w] = end_words[w];
+            e.fetch(raw, row, first_channel);
+            e.finish(raw, row, first_channel, in);
         }
     }
 }
