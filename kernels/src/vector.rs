@@ -197,7 +197,7 @@ impl Reader for LoadReader<'_> {
         }
         let Op::Parameter { index: parameter, dtype, shape, .. } = lanes.body.op(value) else { return None };
         let address = storage::address(*dtype, shape, index);
-        if let Some(expression) = self.from_group(value, index, &address) {
+        if let Some(expression) = self.group_element(value, index, &address) {
             return Some(expression);
         }
         // The scalar form, where it stays within the parameter.
@@ -208,7 +208,7 @@ impl Reader for LoadReader<'_> {
 
 impl LoadReader<'_> {
     /// An element of a parameter from a group that is loaded at once.
-    fn from_group(&self, value: Value, index: &[Index], address: &Index) -> Option<String> {
+    fn group_element(&self, value: Value, index: &[Index], address: &Index) -> Option<String> {
         let lanes = self.lanes;
         let Op::Parameter { index: parameter, dtype, shape, .. } = lanes.body.op(value) else { return None };
         let bytes = lanes.width * dtype.bytes();
