@@ -119,6 +119,7 @@ fn dump() {
         ("tail_2048", lower_all(&TailFamily, &block_tail(1, 2048, 256, 1024))),
         ("tail_4096", lower_all(&TailFamily, &block_tail(2, 2048, 256, 1024))),
         ("tail_4106", lower_all(&TailFamily, &block_tail(2, 2053, 256, 1024))),
+        ("tail_7976", lower_all(&TailFamily, &block_tail(8, 997, 256, 1024))),
         ("tail_8192", lower_all(&TailFamily, &block_tail(2, 4096, 256, 1024))),
         ("panel_8192", lower_all(&Panel, &block_head(2, 4096, 256, 768))),
         ("panel_1994", lower_all(&Panel, &block_head(2, 997, 256, 768))),
