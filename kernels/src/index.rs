@@ -204,7 +204,7 @@ impl Index {
             Form::Sum(a, b) => a.is_multiple_of(n) && b.is_multiple_of(n),
             Form::Product(_, factor) if factor.is_multiple_of(n) => true,
             Form::Product(a, factor) if n.is_multiple_of(*factor) => a.is_multiple_of(n / factor),
-            _ => false,
+            _ => n == 1,
         }
     }
 

@@ -33,7 +33,7 @@ template <int INNER, int TOKENS, int ROWS, bool PLAIN, class A>
 __device__ __forceinline__ void stage_tokens(const A& a, unsigned char* tile, uint32 row0, uint32 warp, uint32 lane) {
     constexpr int ACROSS = TOKENS / 8, MATRICES = INNER / 8 * ACROSS, ROUNDS = (MATRICES + 31) / 32;
     // Groups along tokens hold some of one k; groups along k hold some of one token.
-    constexpr int LOADS = 8 / A::width, MOST = PLAIN ? 16 : LOADS < 4 ? 4 : 2, BATCH = largest_divisor(ROUNDS, MOST);
+    constexpr int LOADS = 8 / A::width, MOST = PLAIN ? 8 : LOADS < 4 ? 4 : 2, BATCH = largest_divisor(ROUNDS, MOST);
 #pragma unroll 1
     for (int first = 0; first < ROUNDS; first += BATCH) {
         uint32 raw[BATCH][LOADS][A::words + (A::words == 0)];
@@ -313,10 +313,6 @@ __device__ __forceinline__ void run_tail(const A& a, const half_bits* projection
             norms[threadIdx.x] = make_float2(mean, __frsqrt_rn(fmaf(rest, 1.0f / WIDTH, N::eps)));
         }
         group_barrier(1, 256);
-#pragma unroll
-        for (int s = 0; s < SLOTS; ++s)
-#pragma unroll
-            for (int i = 0; i < COUNT; ++i) d[s][i] = owner && own_slot == s ? u[i] : 0.0f;
         if (owner) {
             // This many channels of this many tokens at a time: the tile of every block of the cluster receives them.
             uint32 to[SPLIT], arrived[SPLIT];
@@ -354,6 +350,10 @@ __device__ __forceinline__ void run_tail(const A& a, const half_bits* projection
             __syncwarp();
             if (lane == 0) barrier_arrive(normal_full);
         }
+#pragma unroll
+        for (int s = 0; s < SLOTS; ++s)
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) d[s][i] = owner && own_slot == s ? u[i] : 0.0f;
         barrier_wait(normal_full, 0);
         publish_to_tensor_cores();
     }
@@ -380,10 +380,13 @@ __device__ __forceinline__ void run_tail(const A& a, const half_bits* projection
             *(uint32*)(to + j * 128 + K_STRIDE) = to_half2(v[2], v[3]);
         }
     };
-    fetch_hidden(0);
+    // Loads while products run need registers that wide tiles do not have.
+    constexpr bool AHEAD = TOKENS <= 96;
+    if (AHEAD) fetch_hidden(0);
     multiply(FIRST_UP + group, 2, operand);
     products_wait<0>();
     give_back(FIRST_UP + group + (K_PIECES - 1) * 2);
+    if (!AHEAD) fetch_hidden(0);
     activate(0, 0, GROUPS);
     publish_to_tensor_cores();
     group_barrier(1, 256);
@@ -399,7 +402,7 @@ __device__ __forceinline__ void run_tail(const A& a, const half_bits* projection
 #pragma unroll 1
     for (int round = 0; round + 1 < ROUNDS; ++round) {
         const uint32 next_up = FIRST_UP + 2 * K_PIECES + round * PER_ROUND + group, first_down = next_up + 2 * K_PIECES;
-        fetch_hidden(round + 1);
+        if (AHEAD) fetch_hidden(round + 1);
         multiply(next_up, 2, operand);
         accumulate(round, 0, first_down);
         // The hidden layer of the next round is complete: its pieces make room for those of the last product.
@@ -407,6 +410,7 @@ __device__ __forceinline__ void run_tail(const A& a, const half_bits* projection
         give_back(next_up + (K_PIECES - 1) * 2);
 #pragma unroll
         for (int t = 1; t < SLOTS; ++t) accumulate(round, t, first_down);
+        if (!AHEAD) fetch_hidden(round + 1);
         // Half way through the activation the first half of the last product is done.
         activate(round + 1, 0, GROUPS / 2);
         products_wait<SLOTS - 1>();
@@ -456,6 +460,9 @@ __device__ __forceinline__ void run_tail(const A& a, const half_bits* projection
     const unsigned char* received = shared + (own % OWN) * (GROUPS * 2048) + threadIdx.x % 128 * 16;
 #pragma unroll
     for (int begin = 0; begin < GROUPS; begin += PATCHES) {
+        // Unknown to the compiler, which would keep the places in memory of all tokens in registers that sums need.
+        uint32 first_row = row0;
+        asm volatile("" : "+r"(first_row));
         __syncwarp();
 #pragma unroll
         for (int j = begin; j < begin + PATCHES && j < GROUPS; ++j) {
@@ -470,7 +477,7 @@ __device__ __forceinline__ void run_tail(const A& a, const half_bits* projection
         __syncwarp();
 #pragma unroll
         for (int j = begin; j < begin + PATCHES && j < GROUPS; ++j) {
-            const uint32 row = row0 + j * 8 + lane / 4;
+            const uint32 row = first_row + j * 8 + lane / 4;
             const float4 sum = *(const float4*)(patch + ((j - begin) * 8 + lane / 4) * PITCH + pair * 2);
             const float in[4] = {sum.x, sum.y, sum.z, sum.w};
             if (row >= C::rows) continue;
