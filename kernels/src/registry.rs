@@ -28,37 +28,50 @@ pub fn families() -> &'static [&'static dyn Family] {
 pub struct Price {
     /// The candidate, its time the measured one where there is one.
     pub candidate: Candidate,
-    /// Whether its time was measured; otherwise it is the model's.
+    /// Whether its schedule was chosen by times that were measured; otherwise by the model.
     pub measured: bool,
 }
 
-/// The cheapest candidate for a region over all families: by the times that were measured for it, and by the
-/// families' models where none were.
+/// The cheapest candidate for a region over all families by their models, with another schedule where that was measured
+/// to be faster.
+///
+/// Its time stays the models' whatever the schedule was chosen by: regions compete with one another in extraction, and
+/// one that was measured would lose to those that were not wherever models are too hopeful.
 ///
 /// # Errors
 /// When no family accepts it: the refusal of the family that came closest, and whether any of them could
 /// accept a larger region.
 pub fn price(region: &Region, device: &Device, tuning: Option<&Tuning>) -> Result<Price, Refusal> {
     let times = tuning.and_then(|tuning| tuning.region(region, device));
-    let mut best: Option<Price> = None;
+    let mut best: Option<(Candidate, Option<f64>)> = None;
+    let mut fastest: Option<(Candidate, f64)> = None;
     let mut refusals = Vec::new();
     for family in families() {
         match family.candidates(region, device) {
             Ok(candidates) => {
-                for mut candidate in candidates {
+                for candidate in candidates {
+                    // What was measured is net of an empty graph, and with it of the boundary.
                     let net_us = times.and_then(|times| times.net_us(region, *family, &candidate, device));
-                    if let Some(net_us) = net_us {
-                        // What was measured is net of an empty graph, and with it of the boundary.
-                        candidate.time_us = net_us + device.launch_us;
+                    let measured_us = net_us.map(|net_us| net_us + device.launch_us);
+                    if let Some(measured_us) = measured_us
+                        && fastest.as_ref().is_none_or(|(_, fastest_us)| measured_us < *fastest_us)
+                    {
+                        fastest = Some((candidate.clone(), measured_us));
                     }
-                    if best.as_ref().is_none_or(|best| candidate.time_us < best.candidate.time_us) {
-                        best = Some(Price { candidate, measured: net_us.is_some() });
+                    if best.as_ref().is_none_or(|(best, _)| candidate.time_us < best.time_us) {
+                        best = Some((candidate, measured_us));
                     }
                 }
             }
             Err(refusal) => refusals.push((family.name(), refusal)),
         }
     }
+    let best = best.map(|(best, measured_us)| match fastest {
+        Some((fastest, fastest_us)) if fastest_us <= measured_us.unwrap_or(best.time_us) => {
+            Price { candidate: Candidate { time_us: best.time_us, ..fastest }, measured: true }
+        }
+        _ => Price { candidate: best, measured: false },
+    });
     best.ok_or_else(|| {
         let larger = refusals.iter().any(|(_, refusal)| refusal.larger);
         let why: Vec<String> =

@@ -85,7 +85,7 @@ fn keys_are_stable_and_depend_on_what_kernels_depend_on() {
 }
 
 #[test]
-fn a_measured_time_replaces_the_models() {
+fn a_schedule_that_was_measured_to_be_faster_is_chosen_at_the_models_price() {
     let (region, device) = (linear(Binding::Weights, 128), Device::h200());
     let offers = candidates(&region, &device);
     let modelled = price(&region, &device, None).unwrap();
@@ -95,13 +95,15 @@ fn a_measured_time_replaces_the_models() {
     let (family, worst) = offers.iter().max_by(|a, b| a.1.time_us.total_cmp(&b.1.time_us)).unwrap();
     let chosen = priced(&region, vec![entry(&region, *family, worst, 0.125)]);
     assert!(chosen.measured);
-    assert_eq!(chosen.candidate, Candidate { time_us: 0.125 + device.launch_us, ..worst.clone() });
+    assert_eq!(chosen.candidate, Candidate { time_us: modelled.candidate.time_us, ..worst.clone() });
 
-    // What the model likes best, measured to be slow, is not.
-    let family = families().iter().find(|family| family.name() == modelled.candidate.family).unwrap();
-    let other = priced(&region, vec![entry(&region, *family, &modelled.candidate, 1e6)]);
-    assert!(!other.measured);
-    assert_ne!(other.candidate.schedule, modelled.candidate.schedule);
+    // What the model likes best is slower than it hopes: only a schedule that was measured too takes its place.
+    let (least, family) =
+        (family, families().iter().find(|family| family.name() == modelled.candidate.family).unwrap());
+    let slow = || entry(&region, *family, &modelled.candidate, 1e6);
+    assert_eq!(priced(&region, vec![slow()]).candidate, modelled.candidate);
+    let other = priced(&region, vec![slow(), entry(&region, *least, worst, 1e5)]);
+    assert_eq!(other.candidate.schedule, worst.schedule);
 
     // Another region has nothing of it.
     let larger = linear(Binding::Weights, 256);
