@@ -170,6 +170,20 @@ fn direct_convolutions_of_any_length() {
 }
 
 #[test]
+fn convolutions_by_warpgroups() {
+    for (sizes, output, bar) in [
+        ([1, 2, 64], F32, TRUNCATED_BAR),
+        ([3, 2, 131], F16, F16_BAR),
+        ([3, 1, 131], F32, TRUNCATED_BAR),
+        ([2, 2, 200], F32, TRUNCATED_BAR),
+        ([1, 2, 1024], F32, TRUNCATED_BAR),
+        ([5, 1, 960], F16, F16_BAR),
+    ] {
+        check("toeplitz", &convolution(sizes, F16, output, false), bar);
+    }
+}
+
+#[test]
 fn transformed_convolutions_of_any_length() {
     for (sizes, stored, output) in [([2, 3, 67], F16, F16), ([1, 2, 37], F32, F16), ([1, 2, 37], F16, F32)] {
         check("fft", &convolution(sizes, stored, output, true), F16_BAR);

@@ -37,12 +37,16 @@ inline float2 make_float2(float x, float y) { return {x, y}; }
 
 struct Position { uint32 x, y, z; };
 struct Copy { uint32 target; const void* source; int bytes; bool valid; };
+// A warp's rows of a warpgroup's product: registers that nobody may touch before it has been waited for.
+struct Product { float* sum; const uint32* a; uint64 b; int columns; bool accumulates; };
 enum class Waits { nothing, warp, block, ended };
 struct Thread {
     ucontext_t context;
     Position index;
     std::vector<Copy> open;
     std::deque<std::vector<Copy>> groups;
+    std::vector<Product> open_products;
+    std::deque<std::vector<Product>> products;
     Waits waits;
 };
 struct Warp { uint32 value[32][8]; };
@@ -193,3 +197,49 @@ inline void multiply_accumulate(float (&d)[4], const uint32 (&a)[4], uint32 b0, 
 inline void multiply_tf32(float (&c)[4], const uint32 (&a)[4], const uint32 (&b)[2]) {
     multiply_fragments<4, 1>(c, a, b, [](uint32 word, int) { return bits<float>(word & 0xffffe000u); });
 }
+
+// ---- products of warpgroups: as late as waiting for them allows ------------------------------------
+
+inline void products_begin() {}
+inline void publish_to_tensor_cores() {}
+inline void products_commit() {
+    current->products.push_back(current->open_products);
+    current->open_products.clear();
+}
+// Each warp has 16 of the 64 rows, with the fragments of mma.sync. The right operand has no swizzle and lies K-major in
+// core matrices of 8 lines of 16 bytes, as its descriptor says.
+inline void multiply_rows(const Product& product) {
+    const auto field = [&](int first) { return (uint32)(product.b >> first & 0x3fff) * 16; };
+    const uint32 address = field(0), along_k = field(16), along_columns = field(32);
+    if (product.b >> 46) fail("a descriptor with swizzle or offset");
+    for (int i = 0; i < 4; ++i) warp().value[lane()][i] = product.a[i];
+    wait(Waits::warp);
+    for (int i = 0; i < product.columns / 2; ++i) {
+        const uint32 row = lane() / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane() % 4 * 2 + i % 2;
+        double sum = product.accumulates ? product.sum[i] : 0.0;
+        for (uint32 k = 0; k < 16; ++k) {
+            const uint32 word = warp().value[row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2];
+            half_bits right;
+            std::memcpy(&right, shared_at(address + k / 8 * along_k + column / 8 * along_columns + column % 8 * 16, 16) + k % 8 * 2, 2);
+            sum += (double)from_half((half_bits)(word >> 16 * (k % 2))) * (double)from_half(right);
+        }
+        product.sum[i] = towards_zero(sum);
+    }
+    wait(Waits::warp);
+}
+template <int PENDING>
+inline void products_wait() {
+    while (current->products.size() > PENDING) {
+        for (const Product& product : current->products.front()) multiply_rows(product);
+        current->products.pop_front();
+    }
+}
+#define PRODUCT_PREFIX(N)                                                                                         \
+    template <int ALL>                                                                                            \
+    inline void product_prefix_##N(float (&sum)[ALL], const uint32 (&a)[4], uint64 b, int accumulate) {           \
+        static_assert(N / 2 <= ALL);                                                                              \
+        current->open_products.push_back({sum, a, b, N, accumulate != 0});                                        \
+    }
+PRODUCT_PREFIX(8) PRODUCT_PREFIX(16) PRODUCT_PREFIX(24) PRODUCT_PREFIX(32) PRODUCT_PREFIX(40) PRODUCT_PREFIX(48)
+PRODUCT_PREFIX(56) PRODUCT_PREFIX(64) PRODUCT_PREFIX(72) PRODUCT_PREFIX(80) PRODUCT_PREFIX(88) PRODUCT_PREFIX(96)
+PRODUCT_PREFIX(104) PRODUCT_PREFIX(112) PRODUCT_PREFIX(120) PRODUCT_PREFIX(128)

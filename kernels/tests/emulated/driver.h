@@ -22,6 +22,7 @@ static char* fenced(size_t bytes) {
 
 static void thread_main() {
     launch(pointers.data());
+    if (!current->open_products.empty() || !current->products.empty()) fail("nobody waits for a product");
     wait(Waits::ended);
 }
 
@@ -32,6 +33,8 @@ static void run_block(std::vector<Thread>& threads, std::vector<std::vector<char
         thread.index = {t, 0, 0};
         thread.open.clear();
         thread.groups.clear();
+        thread.open_products.clear();
+        thread.products.clear();
         thread.waits = Waits::nothing;
         getcontext(&thread.context);
         thread.context.uc_stack.ss_sp = stacks[t].data();

@@ -9,7 +9,7 @@ use hyenac_kernels::{Device, Kernel, families};
 use DType::{F16, F32, Tf32};
 
 /// Functions of inline PTX, which `device.h` has its own of.
-const REPLACED: [&str; 14] = [
+const REPLACED: [&str; 18] = [
     "to_half",
     "from_half",
     "to_half2",
@@ -24,7 +24,14 @@ const REPLACED: [&str; 14] = [
     "multiply_f16",
     "multiply_tf32",
     "nearest_tf32",
+    "products_begin",
+    "products_commit",
+    "products_wait",
+    "publish_to_tensor_cores",
 ];
+
+/// Functions that use what only other families of warpgroup products bring along, and those of each width.
+const LEFT_OUT: [&str; 3] = ["stage_operand", "stage_normalised", "product_prefix_"];
 
 #[derive(Default)]
 pub struct Body {
@@ -133,7 +140,8 @@ fn for_the_host(source: &str) -> String {
             let (before, _) = rest.split_once('(')?;
             before.split_whitespace().last()
         });
-        if name.is_some_and(|name| REPLACED.contains(&name)) {
+        let left_out = |name: &str| LEFT_OUT.iter().any(|prefix| name.starts_with(prefix));
+        if name.is_some_and(|name| REPLACED.contains(&name) || left_out(name)) {
             if kept.last().is_some_and(|last| last.starts_with("template")) {
                 kept.pop();
             }
