@@ -105,6 +105,28 @@ fn frozen_weights_move_launches_to_the_set_up() {
 }
 
 #[test]
+fn launches_of_a_block_begin_early_where_they_read_late() {
+    let machine = Machine::named("h200").unwrap();
+    for length in [256, 1024] {
+        let options = CompileOptions { machine: machine.clone(), mode: Mode::Live, ..CompileOptions::new(1, length) };
+        let launches = compile(&BlockConfig::benchmark(), &options).unwrap().plan.unwrap().launches;
+        let find = |family: &str| launches.iter().find(|launch| launch.family == family);
+        for launch in &launches {
+            assert!(launch.early.iter().all(|early| launch.after.contains(early)), "{}", launch.computes);
+        }
+        // Launch 0 packs the weights. The head reads its own late, the tail its own before anything else.
+        let tail = find("tail").unwrap();
+        assert!(tail.after.contains(&0) && !tail.early.contains(&0));
+        if let Some(head) = find("panel") {
+            assert_eq!((&head.after[..], &head.early[..]), (&[0][..], &[0][..]));
+        }
+        assert!(length == 256 || find("panel").is_some());
+        // Its rows are another matter, where it is small.
+        assert!(length != 256 || tail.early == tail.after[1..]);
+    }
+}
+
+#[test]
 fn sizes_without_meaning_are_refused() {
     let error = refusal(&BlockConfig { positions: hyenac::Positions::Max, ..small() }, &CompileOptions::new(1, 65));
     assert!(error.to_string().contains("seq_len = 65") && error.to_string().contains("l_max = 64"), "{error}");
