@@ -215,9 +215,11 @@ fn measured_times_choose_schedules() {
     let tuned = CompileOptions { tuning: file(text.clone()), ..untuned.clone() };
     let compilation = compile(&small(), &tuned).unwrap();
     assert!(compilation.report.regions.iter().any(|region| region.basis == Basis::Measured));
-    for region in compilation.report.regions.iter().filter(|region| region.basis == Basis::Measured) {
-        assert!([2.0, 52.0].contains(&region.time_us), "{} us is not the measured time and a boundary", region.time_us);
-    }
+    assert!(compilation.plan != modelled.plan, "the slowest schedules are still the ones that run");
+    let prices = |compilation: &Compilation| -> Vec<f64> {
+        compilation.report.regions.iter().map(|region| region.time_us).collect()
+    };
+    assert_eq!(prices(&compilation), prices(&modelled), "regions compete at the models' prices");
     assert_ne!(compilation.fingerprint, modelled.fingerprint);
     assert!(compile(&small(), &tuned).unwrap() == compilation);
     let stored = Compilation::from_json(&compilation.to_json().unwrap()).unwrap();
