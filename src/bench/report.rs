@@ -256,9 +256,24 @@ impl Report {
                     ]
                 }),
             );
+            text += &overlap(case, launches);
         }
         (!text.is_empty()).then_some(text)
     }
+}
+
+/// How the launches of a case alone compare with the case: below zero is what running at the same time saves, above
+/// zero what the gaps between them cost. The empty graph's time is in every measurement and is taken off each.
+fn overlap(case: &CaseReport, launches: &[LaunchReport]) -> String {
+    let protocol = case.empty_graph_us.unwrap_or(0.0);
+    let alone: f64 = launches.iter().map(|launch| launch.median_us - protocol).sum();
+    let whole = case.median_us - protocol;
+    format!(
+        "{} launches, {alone:.1} us one by one, {whole:.1} us in the graph ({:+.1}), both net of {protocol:.1} us for an \
+         empty graph\n",
+        launches.len(),
+        whole - alone
+    )
 }
 
 /// The values without those that came before.
@@ -310,6 +325,21 @@ mod tests {
         let cases = [case("live", 10.0), case("live", 30.0), case("frozen", 7.0)];
         assert_eq!(Means::of(&cases), Means { live: Some(20.0), frozen: Some(7.0), others: BTreeMap::new() });
         assert_eq!(Means::of(&cases[..2]).frozen, None);
+    }
+
+    #[test]
+    fn launches_are_summed_net_of_the_empty_graph() {
+        let launch = |median_us| LaunchReport {
+            family: "map".to_owned(),
+            computes: "add".to_owned(),
+            predicted_us: 1.0,
+            median_us,
+        };
+        let text = overlap(&case("live", 12.0), &[launch(8.0), launch(10.5)]);
+        assert_eq!(
+            text,
+            "2 launches, 12.5 us one by one, 9.0 us in the graph (-3.5), both net of 3.0 us for an empty graph\n"
+        );
     }
 
     #[test]

@@ -24,7 +24,7 @@ Examples:
   hyenac bench                                the sixteen shapes of sol051, live and frozen
   hyenac bench --suite long --mode frozen --no-check
   hyenac bench --suite 1x256,1x4096 --json bench.json
-  hyenac bench --suite 1x1024 -v              and the time of each launch
+  hyenac bench --suite 1x1024 -v              and the time of each launch, and what overlap saves
   hyenac bench --suite 1x1024 --fuse none     what fusion buys
   hyenac bench --compare peers.json --plot bench.svg
   hyenac bench --from bench.json --compare peers.json     nothing is measured again

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use hyenac::{Compilation, Machine, Plan};
 use hyenac_ir::Op;
-use hyenac_kernels::{Buffer, Place};
+use hyenac_kernels::{Buffer, Launch, Place};
 
 use super::Outcome;
 use super::console::Console;
@@ -133,14 +133,23 @@ fn launches(plan: &Plan) -> String {
                 dimensions(launch.grid),
                 dimensions(launch.block),
                 bytes(launch.shared_bytes.into()),
-                launch.after.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+                after(launch),
                 format!("{:.2}", launch.predicted_us),
                 format!("{} -> {}", names(false).join(" "), names(true).join(" ")),
             ]
         });
         text += &format!("\n{title}\n{}", table(&header, rows));
     }
+    if plan.launches.iter().any(|launch| !launch.early.is_empty()) {
+        text += "  ~ begins before that launch has ended, and waits for it inside\n";
+    }
     text
+}
+
+/// The launches that one waits for.
+fn after(launch: &Launch) -> String {
+    let mark = |other: &usize| if launch.early.contains(other) { "~" } else { "" };
+    launch.after.iter().map(|other| format!("{other}{}", mark(other))).collect::<Vec<_>>().join(" ")
 }
 
 fn dimensions([x, y, z]: [u32; 3]) -> String {

@@ -224,6 +224,7 @@ fn explain_shows_every_stage() {
         "fft",
         "h200",
         "sm_90a",
+        "~ begins before that launch has ended",
     ] {
         assert!(text.contains(part), "`{part}` is missing in:\n{text}");
     }
